@@ -285,6 +285,31 @@ fn a_cache_that_is_too_small_gives_what_it_has() {
     assert!(told["counters"]["references_told"].as_u64() > Some(0));
 }
 
+/// The server never hears of these reads, and keeps what they use.
+#[test]
+fn what_is_hot_stays_beside_a_scan() {
+    const HOT: usize = BYTES / 2;
+    let server = Server::start(&["--arena", "16m"]);
+    std::fs::write(server.file("file"), contents()).expect("written");
+    std::fs::write(server.file("large"), contents().repeat(12)).expect("written");
+    let (session, file) = open(&server, "transport=shm");
+    let (_other, large) = open_url(&server.at("large?transport=tcp"));
+    warm(&session, &file, HOT);
+    let before = session.info().optimistic;
+    let mut dice = Dice(5);
+    for piece in 0..12 * BYTES / (32 * PAGE) {
+        for _ in 0..64 {
+            let at = dice.below(HOT / PAGE) * PAGE;
+            assert!(read(&file, at, PAGE) == contents()[at..at + PAGE]);
+        }
+        read(&large, piece * 32 * PAGE, 32 * PAGE);
+    }
+    let after = session.info().optimistic;
+    let (hits, missed) =
+        (after.hits - before.hits, after.unknown + after.stale - before.unknown - before.stale);
+    assert!(missed * 200 < hits, "{missed} of {} went", hits + missed);
+}
+
 #[test]
 fn explain_says_how_reads_go_and_why() {
     let on = serving(&[]);

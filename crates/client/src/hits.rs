@@ -7,7 +7,7 @@ use crate::core::{Output, Work};
 use crate::error::Result;
 use crate::file::File;
 use crate::interrupt::Interrupt;
-use crate::optimistic::BLOCKS;
+use crate::optimistic::{BLOCKS, Mapped};
 
 const NOT_TOLD: &str = "the server tells nothing of this file: it does so for nobody (--optimistic off), or does not \
     cache it itself (--datapath), or this user may not map its cache (share_cache)";
@@ -44,9 +44,10 @@ impl File {
             return Ok(Some(why));
         }
         let (references, optimistic) = (&self.inner.references, &self.session().inner.optimistic);
-        match self.call(Work::References { file: self.key(), first: 0, count: BLOCKS }) {
+        match self.call(self.question(0)) {
             Ok(Output::References(referred)) => {
-                references.told(optimistic, 0, Some(&referred));
+                let unheeded = references.told(optimistic, 0, Some(&referred));
+                unheeded.inspect(|mapped| self.offer_accessed(mapped, 0));
                 Ok(referred.memory.is_none().then_some(NOT_MAPPED))
             }
             Ok(other) => Err(unexpected(&other)),
@@ -55,11 +56,29 @@ impl File {
         }
     }
 
+    fn question(&self, first: u64) -> Work {
+        Work::References { file: self.key(), first, count: BLOCKS, accessed: 0 }
+    }
+
+    /// From now on the server sees what this side reads by itself of a cache of it, in which the file is. Where that
+    /// cannot be, it counts as unused.
+    fn offer_accessed(&self, mapped: &Mapped, first: u64) {
+        let share = |memory: &_| self.session().inner.lock().core.share(memory);
+        let Some(key) = mapped.accessed.offer(share) else { return };
+        let offer = Work::References { file: self.key(), first, count: 1, accessed: key.0 };
+        if let Err(error) = self.call(offer) {
+            tracing::debug!(%error, "the server is not told what is read without it");
+        }
+    }
+
     #[inline(never)]
     fn ask_where(&self, first: u64) {
         let (references, optimistic) = (&self.inner.references, &self.session().inner.optimistic);
-        match self.call(Work::References { file: self.key(), first, count: BLOCKS }) {
-            Ok(Output::References(referred)) => references.told(optimistic, first, Some(&referred)),
+        match self.call(self.question(first)) {
+            Ok(Output::References(referred)) => {
+                let unheeded = references.told(optimistic, first, Some(&referred));
+                unheeded.inspect(|mapped| self.offer_accessed(mapped, first));
+            }
             answer => {
                 references.told(optimistic, first, None);
                 // It tells nothing of this file.

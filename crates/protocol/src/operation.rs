@@ -224,8 +224,11 @@ pub enum Operation<'a> {
     /// block `first` on, so that the caller reads them by himself; the slots as reply data, see
     /// [`encode_references`](crate::encode_references).
     ///
+    /// What the caller reads so he tells by the bits of `accessed`, a key (rkey) of memory of his, or 0: of slot `n` bit
+    /// `n % 64` of word `n / 64`. The server clears them.
+    ///
     /// [`REFERENCES_MAX`]: crate::REFERENCES_MAX
-    RefsGet { state: StateId, first: u64, count: u32 },
+    RefsGet { state: StateId, first: u64, count: u32, accessed: u64 },
     /// Allocated ranges that touch `offset..offset+len`, in order, as reply data; see
     /// [`encode_file_extent`](crate::encode_file_extent). `end`: none follows.
     Extents { state: StateId, offset: u64, len: u64, bytes_max: u32 },

@@ -11,7 +11,7 @@ mod previous;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dafs_fabric::{SgList, Span};
+use dafs_fabric::{Rkey, SgList, Span};
 use dafs_message::ConnId;
 use dafs_protocol::{
     FileHandle, OpResult, Operation, Outcome, StateId, Status, decode_request, encode_results,
@@ -441,7 +441,9 @@ impl Chain {
             | O::CopyRange { .. }
             | O::CloneRange { .. } => self.range_operation(operation).await,
             O::Advise { .. } | O::CacheQuery { .. } => self.cache_operation(operation).await,
-            O::RefsGet { state, first, count } => Ok(self.references(*state, *first, *count)?),
+            O::RefsGet { state, first, count, accessed } => {
+                Ok(self.references(*state, (*first, *count), Rkey(*accessed))?)
+            }
             O::Lock { .. }
             | O::LockTest { .. }
             | O::Unlock { .. }

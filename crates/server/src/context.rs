@@ -11,15 +11,16 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use dafs_fabric::{Arena, SgList, Span, poison};
-use dafs_message::RequestId;
+use dafs_fabric::{Arena, Rkey, SgList, Span, poison};
+use dafs_message::{ConnId, RequestId};
 use dafs_protocol::{PLAIN_READ_REPLY_BYTES, SessionId, Status};
-use dafs_unifier::PinnedPage;
+use dafs_unifier::{DomainId, PinnedPage};
 use rustc_hash::FxHashMap;
 
 use crate::locks::Ended;
 use crate::metrics::WorkerCounters;
 use crate::numbers::LastNumber;
+use crate::session::Session;
 use crate::shared::Shared;
 pub(crate) use grant::Grant;
 pub(crate) use held::Held;
@@ -51,6 +52,13 @@ pub(crate) enum Action {
         session: SessionId,
     },
     LockEnded(Ended),
+    /// A client who reads a cache by himself says what he uses, by bits in memory of his.
+    Heed {
+        session: Rc<Session>,
+        conn: ConnId,
+        domain: DomainId,
+        accessed: Rkey,
+    },
 }
 
 /// A fetch under way.

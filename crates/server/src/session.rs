@@ -19,7 +19,7 @@ use dafs_protocol::{
     Status,
 };
 use dafs_store::Caller;
-use dafs_unifier::{DomainId, WriterId};
+use dafs_unifier::{AccessedBits, DomainId, WriterId};
 
 use crate::budget::UserShare;
 use crate::intent_log::SessionLog;
@@ -57,6 +57,8 @@ pub(crate) struct Session {
     /// Caches that the client may map.
     pub mappable: Mappable,
     marks: RefCell<Vec<(DomainId, Mark)>>,
+    /// What the client uses of what he reads by himself.
+    accessed: RefCell<Vec<(DomainId, AccessedBits)>>,
     /// What it did.
     pub counters: Arc<SessionMeter>,
     /// What becomes of its changes.
@@ -89,6 +91,7 @@ impl Session {
             life: Life::new(now),
             mappable: Mappable::default(),
             marks: RefCell::default(),
+            accessed: RefCell::default(),
             counters,
             intent_log: None,
         }
@@ -110,9 +113,22 @@ impl Session {
         Some(word)
     }
 
+    /// It is known what its client uses of this domain.
+    pub(crate) fn heeds(&self, domain: DomainId) -> bool {
+        self.accessed.borrow().iter().any(|(of, _)| *of == domain)
+    }
+
+    /// As long as it reads by itself.
+    pub(crate) fn heed(&self, domain: DomainId, bits: AccessedBits) {
+        if self.marks.borrow().iter().any(|(of, _)| *of == domain) {
+            self.accessed.borrow_mut().push((domain, bits));
+        }
+    }
+
     /// Nothing that its client reads by itself from now on is believed, before it is told anew.
     pub(crate) fn end_own_reads(&self) {
         self.marks.take();
+        self.accessed.take();
     }
 
     /// It is destroyed, whoever still holds it.

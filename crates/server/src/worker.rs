@@ -17,10 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dafs_fabric::{SgList, Waiter};
-use dafs_message::{Event, Node, RequestId, Short};
+use dafs_fabric::{Rkey, SgList, Waiter};
+use dafs_message::{ConnId, Event, Node, RequestId, Short};
 use dafs_protocol::{SessionId, WaitMode, decode_plain_read};
 use dafs_store::{Blocking, allow_blocking};
+use dafs_unifier::DomainId;
 use rustc_hash::FxHashMap;
 
 use crate::context::{Action, Context, Held};
@@ -29,6 +30,7 @@ use crate::mailbox::{Mailbox, Message};
 use crate::page_reads::PageReads;
 use crate::paths::DataPin;
 use crate::planted::{Defect, planted};
+use crate::session::Session;
 use crate::shared::Shared;
 use crate::tasks::Tasks;
 use clock::Clock;
@@ -284,7 +286,21 @@ impl Worker {
                 Action::Destroy { session } => self.destroy(session, End::Destroyed),
                 Action::GoOn { session } => self.go_on(session),
                 Action::LockEnded(ended) => self.lock_ended(ended),
+                Action::Heed { session, conn, domain, accessed } => {
+                    self.heed(&session, conn, (domain, accessed));
+                }
             }
+        }
+    }
+
+    /// Without these bits, what a client reads by himself counts as unused.
+    fn heed(&mut self, session: &Session, conn: ConnId, (domain, accessed): (DomainId, Rkey)) {
+        if session.heeds(domain) {
+            return;
+        }
+        let words = self.node.words(conn, accessed);
+        if let Some(bits) = words.and_then(|bits| self.shared.unifier.add_accessed(domain, bits)) {
+            session.heed(domain, bits);
         }
     }
 

@@ -480,8 +480,9 @@ fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Resul
             let bytes_max = u32::try_from(work.reply_bytes()).unwrap_or(0);
             Operation::CacheQuery { handle, state, offset: *offset, len: *len, bytes_max }
         }
-        Work::References { first, count, .. } => {
-            Operation::RefsGet { state, first: *first, count: *count }
+        Work::References { first, count, accessed, .. } => {
+            let (first, count, accessed) = (*first, *count, *accessed);
+            Operation::RefsGet { state, first, count, accessed }
         }
         Work::Extents { offset, len, .. } => {
             let bytes_max = u32::try_from(work.reply_bytes()).unwrap_or(0);

@@ -1,6 +1,6 @@
 //! Where the server's cache has blocks of a file, and its memory, to be read without the server.
 
-use dafs_fabric::Rkey;
+use dafs_fabric::{MemoryRegion, Rkey, Span};
 use dafs_message::ConnId;
 use dafs_protocol::{Features, ReferenceInfo, decode_references};
 
@@ -28,6 +28,12 @@ impl Core {
             }
             _ => None,
         }
+    }
+
+    /// Lets the server read and write this memory, as long as the region lives.
+    pub(crate) fn share(&self, memory: &Span) -> Option<MemoryRegion> {
+        let conn = self.links.first()?.ready_conn().filter(|_| self.shares_memory())?;
+        self.node.share(conn, memory)
     }
 
     pub(super) fn on_references(

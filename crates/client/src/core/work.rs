@@ -243,6 +243,8 @@ pub enum Work {
         file: FileKey,
         first: u64,
         count: u32,
+        /// The key of the bits by which this side says what it reads then; 0: there are none.
+        accessed: u64,
     },
     /// Of a file that need not be open.
     CacheQueryAt {

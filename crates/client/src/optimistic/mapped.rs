@@ -9,6 +9,7 @@ use dafs_protocol::{
     LifeWord, ReferenceInfo, entry_of, is_still,
 };
 
+use super::accessed::Accessed;
 use super::directory::Directory;
 
 /// Blocks of one read: more are not worth to be looked at one by one, and go by the server.
@@ -19,13 +20,14 @@ pub(super) const BYTES_MAX: usize = (BLOCKS_MAX - 1) * PAGE_BYTES;
 /// The memory of a server, which changes it at any time: what is copied out of it is believed when its entry
 /// and both words of life say so, behind the copy.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(crate) struct Mapped {
     /// Without the file: what is the same of all files in this memory, in this session.
     info: ReferenceInfo,
     cache: Span,
     words: EntryWords,
     slots: usize,
     pub(super) directory: Directory,
+    pub(crate) accessed: Accessed,
 }
 
 #[derive(Debug)]
@@ -76,9 +78,9 @@ impl Mapped {
         if !is_of_life(info.server) || !is_of_life(info.session) {
             return None;
         }
-        let directory = Directory::new(slots).ok()?;
+        let (directory, accessed) = (Directory::new(slots).ok()?, Accessed::new(slots).ok()?);
         let (info, cache, words) = (common(info), cache.clone(), EntryWords(words));
-        Some(Mapped { info, cache, words, slots, directory })
+        Some(Mapped { info, cache, words, slots, directory, accessed })
     }
 
     /// It is what this answer is about.
@@ -167,7 +169,10 @@ impl Mapped {
         self.cache.copy_to(slot * PAGE_BYTES + within, &mut into[..there]);
         // With it stands what was loaded of the entry, and what was copied.
         match is_still(&self.words, entry, word) {
-            true => Ok((there, (entry, word))),
+            true => {
+                self.accessed.note(slot);
+                Ok((there, (entry, word)))
+            }
             false => Err(Miss::Stale),
         }
     }

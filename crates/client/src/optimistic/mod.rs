@@ -8,6 +8,7 @@
 //! The server is asked for references when a part of a file was missed some times: less and less often where
 //! it has few.
 
+mod accessed;
 mod directory;
 mod mapped;
 #[cfg(test)]
@@ -21,7 +22,8 @@ use arc_swap::ArcSwapOption;
 use dafs_fabric::mem::PAGE_BYTES;
 
 use crate::core::Referred;
-use mapped::{BYTES_MAX, Mapped, Miss};
+pub(crate) use mapped::Mapped;
+use mapped::{BYTES_MAX, Miss};
 
 /// Blocks of which the server is asked at a time: 4 MiB of a file.
 pub(crate) const BLOCKS: u32 = 1024;
@@ -311,13 +313,13 @@ impl References {
     }
 
     /// What the server answered of [`BLOCKS`] blocks from this one on; `None`: nothing. The fewer it has, the later
-    /// it is asked again.
+    /// it is asked again. The memory in question, where the server does not know what this side uses of it.
     pub(crate) fn told(
         self: &Arc<Self>,
         session: &Optimistic,
         first: u64,
         referred: Option<&Referred>,
-    ) {
+    ) -> Option<Arc<Mapped>> {
         session.counts().asked.fetch_add(1, Ordering::Relaxed);
         let slots = referred.map_or(&[][..], |referred| &referred.slots);
         let told = slots.iter().flatten().count() as u32;
@@ -328,15 +330,19 @@ impl References {
             window.was_told(told);
             takes
         };
-        let Some(referred) = referred else { return };
-        let Some(mapped) = session.of(referred) else { return self.end() };
+        let referred = referred?;
+        let Some(mapped) = session.of(referred) else {
+            self.end();
+            return None;
+        };
         let file = referred.info.file;
         for (block, slot) in (first..).zip(slots).take(WINDOW_BLOCKS as usize) {
             if let Some(slot) = slot.filter(|_| takes) {
                 mapped.directory.note(file, block, slot);
             }
         }
-        self.learn(session, mapped, file);
+        self.learn(session, mapped.clone(), file);
+        (!mapped.accessed.is_offered()).then_some(mapped)
     }
 
     fn learn(self: &Arc<Self>, session: &Optimistic, mapped: Arc<Mapped>, file: u64) {

@@ -106,6 +106,25 @@ fn what_is_known_and_stands_is_read() {
 }
 
 #[test]
+fn what_was_read_is_told_by_bits() {
+    let (server, full) = (Server::new(), PAGE_BYTES as u64);
+    let mapped = server.mapped();
+    for (slot, block) in [(9, 0), (63, 1), (5, 2)] {
+        server.publish(slot, (block, full), 1);
+        mapped.directory.note(FILE, block, slot as u32);
+    }
+    server.retire(5);
+    assert_eq!(read(&mapped, 2 * full, 1), Err(Miss::Stale));
+    assert_eq!(read(&mapped, 5, 10), Ok(vec![1; 10]));
+    let used = |slots: &[usize]| -> Vec<bool> {
+        slots.iter().map(|slot| mapped.accessed.take(*slot)).collect()
+    };
+    assert_eq!(used(&[5, 8, 9, 63, 9]), [false, false, true, false, false]);
+    assert_eq!(read(&mapped, 0, 8192), Ok(vec![1; 8192]));
+    assert_eq!(used(&[9, 63, 10]), [true, true, false]);
+}
+
+#[test]
 fn what_means_something_else_is_not_believed() {
     let (server, full) = (Server::new(), PAGE_BYTES as u64);
     let mapped = server.mapped();
@@ -317,7 +336,7 @@ fn a_server_that_always_tells_of_another_memory_fills_no_list() {
         slots: Vec::new(),
         memory: Some((server.cache.clone(), server.entries.clone())),
     };
-    (0..100).for_each(|cache| file.told(&session, 0, Some(&of(cache))));
+    (0..100).for_each(|cache| drop(file.told(&session, 0, Some(&of(cache)))));
     assert_eq!(session.mapped.lock().expect("no panic").len(), super::CACHES_MAX);
     assert!(file.known.load().is_none(), "it is asked");
 }

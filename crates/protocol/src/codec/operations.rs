@@ -101,10 +101,11 @@ pub(super) fn put(out: &mut Vec<u8>, operation: &Operation<'_>) {
             out.u64(*len);
             out.u32(*bytes_max);
         }
-        O::RefsGet { state, first, count } => {
+        O::RefsGet { state, first, count, accessed } => {
             out.state(*state);
             out.u64(*first);
             out.u32(*count);
+            out.u64(*accessed);
         }
         O::Extents { state, offset, len, bytes_max } => {
             out.state(*state);
@@ -311,7 +312,10 @@ pub(super) fn get<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, 
             let (handle, state, offset) = (r.handle()?, r.state()?, r.u64()?);
             O::CacheQuery { handle, state, offset, len: r.u64()?, bytes_max: r.u32()? }
         }
-        op::REFS_GET => O::RefsGet { state: r.state()?, first: r.u64()?, count: r.u32()? },
+        op::REFS_GET => {
+            let (state, first, count) = (r.state()?, r.u64()?, r.u32()?);
+            O::RefsGet { state, first, count, accessed: r.u64()? }
+        }
         op::COPY_RANGE => {
             let (from, from_offset, to, to_offset) = (r.state()?, r.u64()?, r.state()?, r.u64()?);
             O::CopyRange { from, from_offset, to, to_offset, len: r.u64()? }

@@ -379,7 +379,8 @@ fn newer_operation<'a>(which: u64, r: &mut Random) -> Operation<'a> {
         }
         45 => {
             let (state, first) = (r.state(), r.below(1 << 40));
-            O::RefsGet { state, first, count: r.below(1 + REFERENCES_MAX as u64) as u32 }
+            let count = r.below(1 + REFERENCES_MAX as u64) as u32;
+            O::RefsGet { state, first, count, accessed: r.u64() }
         }
         _ => unreachable!(),
     }

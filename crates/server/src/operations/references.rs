@@ -2,23 +2,25 @@
 
 use std::sync::atomic::Ordering;
 
-use dafs_fabric::mem;
+use dafs_fabric::{Rkey, mem};
 use dafs_protocol::{LifeWord, Outcome, ReferenceInfo, StateId, Status, encode_references};
 
 use super::file::readable;
 use crate::chain::Chain;
 use crate::config::Optimistic;
+use crate::context::Action;
 
 impl Chain {
-    /// Where `count` blocks of a file are, from block `first` on.
+    /// Where `count` blocks of a file are, from block `first` on. What the client reads then he says by the bits of
+    /// `accessed`, if that is a key.
     ///
     /// # Errors
     /// `NotSupp`: of this file nobody is told, or not this client, who may not map the cache.
     pub(crate) fn references(
         &mut self,
         state: StateId,
-        first: u64,
-        count: u32,
+        (first, count): (u64, u32),
+        accessed: Rkey,
     ) -> Result<Outcome, Status> {
         let open = readable(&self.session, self.state(state)?)?;
         let shared = self.context.shared.clone();
@@ -30,6 +32,11 @@ impl Chain {
         let keys = self.session.mappable.keys(self.conn(), domain);
         let [cache, entries] = keys.ok_or(Status::NotSupp)?;
         let session = self.session.life_word(domain, &shown.life).ok_or(Status::NotSupp)?;
+        if accessed != Rkey(0) && !self.session.heeds(domain) {
+            let (session, conn) = (self.session.clone(), self.conn());
+            let heed = Action::Heed { session, conn, domain, accessed };
+            self.context.actions.borrow_mut().push_back(heed);
+        }
         let (number, slots) = file.slots(first, count as usize);
         let bytes = self.put_list(&slots, |slot, out| encode_references([*slot], out))?;
         let told = slots.iter().flatten().count() as u64;

@@ -36,6 +36,7 @@ const BARS: &[Bar] = &[
     ("rate", speed::rate),
     ("shared-memory", same_host::shared_memory),
     ("optimistic", optimistic::hits),
+    ("hot", optimistic::hot),
     ("storm", optimistic::storm),
     ("direct", direct::counts),
     ("writes", speed::writes),
