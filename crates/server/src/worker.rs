@@ -21,7 +21,7 @@ use dafs_fabric::{Rkey, SgList, Waiter};
 use dafs_message::{ConnId, Event, Node, RequestId, Short};
 use dafs_protocol::{SessionId, WaitMode, decode_plain_read};
 use dafs_store::{Blocking, allow_blocking};
-use dafs_unifier::DomainId;
+use dafs_unifier::{AccessedBits, DomainId};
 use rustc_hash::FxHashMap;
 
 use crate::context::{Action, Context, Held};
@@ -298,8 +298,9 @@ impl Worker {
         if session.heeds(domain) {
             return;
         }
-        let words = self.node.words(conn, accessed);
-        if let Some(bits) = words.and_then(|bits| self.shared.unifier.add_accessed(domain, bits)) {
+        let of = (session.who.uid, session.allowance.user.part_of(AccessedBits::MAX));
+        let add = |words| self.shared.unifier.add_accessed(domain, words, of);
+        if let Some(bits) = self.node.words(conn, accessed).and_then(add) {
             session.heed(domain, bits);
         }
     }

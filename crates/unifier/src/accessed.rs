@@ -10,7 +10,7 @@ use std::ops::Range;
 use dafs_fabric::Words;
 
 /// Whose bits are looked at, at most.
-const READERS_MAX: usize = 64;
+pub(crate) const READERS_MAX: usize = 64;
 /// Units that stay for their bits in one search for what goes, and no more than there are.
 pub(crate) const SPARED_MAX: usize = 256;
 
@@ -19,25 +19,32 @@ const BITS: usize = u64::BITS as usize;
 /// The bits of all readers of a cache.
 #[derive(Default)]
 pub(crate) struct Accessed {
-    all: Vec<(u64, Words)>,
+    all: Vec<Reader>,
     last: u64,
 }
 
+struct Reader {
+    number: u64,
+    user: u32,
+    bits: Words,
+}
+
 impl Accessed {
-    /// One more reader: its number.
-    pub(crate) fn add(&mut self, bits: Words) -> Option<u64> {
-        if self.all.len() >= READERS_MAX {
+    /// One more reader of this user, who may have so many: its number.
+    pub(crate) fn add(&mut self, bits: Words, (user, most): (u32, usize)) -> Option<u64> {
+        let of_user = self.all.iter().filter(|reader| reader.user == user).count();
+        if self.all.len() >= READERS_MAX || of_user >= most {
             return None;
         }
         self.last += 1;
-        self.all.push((self.last, bits));
+        self.all.push(Reader { number: self.last, user, bits });
         Some(self.last)
     }
 
     /// Its bits, which are looked at no more.
     pub(crate) fn remove(&mut self, reader: u64) -> Option<Words> {
-        let at = self.all.iter().position(|(number, _)| *number == reader)?;
-        Some(self.all.swap_remove(at).1)
+        let at = self.all.iter().position(|one| one.number == reader)?;
+        Some(self.all.swap_remove(at).bits)
     }
 
     /// There are no readers.
@@ -64,7 +71,7 @@ impl Accessed {
         let (word, first) = (slots.start / BITS, slots.start % BITS);
         let mask = (u64::MAX >> (BITS - slots.len().clamp(1, BITS))) << first;
         // Of each, not up to the first.
-        self.all.iter().filter(|(_, bits)| look(bits, word, mask)).count() > 0
+        self.all.iter().filter(|reader| look(&reader.bits, word, mask)).count() > 0
     }
 }
 
@@ -79,6 +86,8 @@ mod tests {
     use dafs_fabric::Arena;
     use dafs_fabric::mem::PAGE_BYTES;
 
+    const ALL: (u32, usize) = (1, READERS_MAX);
+
     fn bits(set: &[usize]) -> Words {
         let words = Words::new(&Arena::new(PAGE_BYTES).expect("memory"));
         set.iter().for_each(|bit| words.set_bits(bit / BITS, 1 << (bit % BITS)));
@@ -89,7 +98,7 @@ mod tests {
     fn a_bit_is_of_one_unit_and_counts_once() {
         let mut accessed = Accessed::default();
         assert!(!accessed.take(0..1));
-        let [a, b] = [&[5, 63, 130][..], &[5, 64]].map(|set| accessed.add(bits(set)));
+        let [a, b] = [&[5, 63, 130][..], &[5, 64]].map(|set| accessed.add(bits(set), ALL));
         let (a, b) = (a.expect("room"), b.expect("room"));
         assert!(!accessed.take(4..5) && accessed.any(0..16) && accessed.take(5..6));
         assert!(!accessed.take(0..16), "both were cleared");
@@ -102,9 +111,11 @@ mod tests {
     #[test]
     fn readers_are_few() {
         let mut accessed = Accessed::default();
-        let count = (0..READERS_MAX + 1).filter_map(|_| accessed.add(bits(&[]))).count();
-        assert_eq!(count, READERS_MAX);
-        accessed.remove(7);
-        assert!(accessed.add(bits(&[])).is_some());
+        let mut add = |user, most| accessed.add(bits(&[]), (user, most)).is_some();
+        let of_one = (0..READERS_MAX).filter(|_| add(1, READERS_MAX / 4)).count();
+        let of_others = (0..READERS_MAX).filter(|_| add(0, READERS_MAX)).count();
+        assert_eq!((of_one, of_others), (READERS_MAX / 4, READERS_MAX * 3 / 4));
+        assert!(accessed.remove(7).is_some());
+        assert!(accessed.add(bits(&[]), ALL).is_some() && accessed.add(bits(&[]), ALL).is_none());
     }
 }

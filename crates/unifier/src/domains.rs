@@ -103,8 +103,13 @@ impl CacheDomains {
     }
 
     /// As [`Unifier::add_accessed`], of this domain.
-    pub fn add_accessed(&self, domain: DomainId, bits: Words) -> Option<AccessedBits> {
-        self.all.get(domain.0)?.unifier.add_accessed(bits)
+    pub fn add_accessed(
+        &self,
+        domain: DomainId,
+        bits: Words,
+        of: (u32, usize),
+    ) -> Option<AccessedBits> {
+        self.all.get(domain.0)?.unifier.add_accessed(bits, of)
     }
 
     fn first(&self) -> &Unifier {

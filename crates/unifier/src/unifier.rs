@@ -11,7 +11,7 @@ use dafs_fabric::{Arena, Words};
 use dafs_protocol::{Attr, Status, WriteVerifier};
 use dafs_store::{File, FileId};
 
-use crate::accessed::words_of;
+use crate::accessed::{READERS_MAX, words_of};
 use crate::entry::bytes_of;
 use crate::file::CachedFile;
 use crate::file::{Core, least_frames};
@@ -66,13 +66,13 @@ impl Unifier {
         words_of(slots)
     }
 
-    /// Units of whose slots a bit is set here stay when it is their turn to go, which clears it. `None`: there are too
-    /// many readers, or too few words.
-    pub fn add_accessed(&self, bits: Words) -> Option<AccessedBits> {
+    /// Units of whose slots a bit is set here stay when it is their turn to go, which clears it. `of`: the user, and how
+    /// many readers he may have. `None`: there are too many, of him or in all, or too few words.
+    pub fn add_accessed(&self, bits: Words, of: (u32, usize)) -> Option<AccessedBits> {
         if bits.len() < Unifier::accessed_words(self.slots()) {
             return None;
         }
-        let reader = self.core.pool.add_accessed(bits)?;
+        let reader = self.core.pool.add_accessed(bits, of)?;
         Some(AccessedBits { core: Arc::downgrade(&self.core), reader })
     }
 
@@ -325,6 +325,11 @@ impl Unifier {
 pub struct AccessedBits {
     core: Weak<Core>,
     reader: u64,
+}
+
+impl AccessedBits {
+    /// Of so many readers bits are looked at.
+    pub const MAX: usize = READERS_MAX;
 }
 
 impl std::fmt::Debug for AccessedBits {

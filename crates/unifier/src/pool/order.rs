@@ -94,8 +94,8 @@ impl Pool {
     }
 
     /// These say what they use by bits.
-    pub(crate) fn add_accessed(&self, bits: Words) -> Option<u64> {
-        self.free().accessed.add(bits)
+    pub(crate) fn add_accessed(&self, bits: Words, of: (u32, usize)) -> Option<u64> {
+        self.free().accessed.add(bits, of)
     }
 
     pub(crate) fn remove_accessed(&self, reader: u64) -> Option<Words> {

@@ -7,10 +7,11 @@ use dafs_fabric::{Arena, Words};
 
 use super::disk::{Disk, run};
 use super::{config, open, read, unifier_with};
-use crate::{CachedFile, Config, Policy, Unifier};
+use crate::{AccessedBits, CachedFile, Config, Policy, Unifier};
 
 const SLOTS: usize = 256;
 const HOT: usize = SLOTS / 2;
+const ALL: (u32, usize) = (1, AccessedBits::MAX);
 
 fn unifier_of(policy: Policy) -> Arc<Unifier> {
     let arena_bytes = SLOTS * PAGE_BYTES;
@@ -38,7 +39,7 @@ fn access(file: &CachedFile, bits: &Words) {
 fn hot_beside_scan(policy: Policy, is_told: bool) -> usize {
     let unifier = unifier_of(policy);
     let memory = Arena::new(PAGE_BYTES).expect("memory");
-    let told = is_told.then(|| unifier.add_accessed(Words::new(&memory)).expect("room"));
+    let told = is_told.then(|| unifier.add_accessed(Words::new(&memory), ALL).expect("room"));
     let bits = Words::new(&memory);
     let disk = Disk::new(1, 0);
     let file = |inode| open(&unifier, &disk.file(inode, vec![7; 8 * SLOTS * PAGE_BYTES]));
@@ -67,7 +68,7 @@ fn what_is_read_without_a_word_stays_beside_a_scan() {
 fn who_sets_all_bits_for_ever_keeps_nobody_out() {
     let unifier = unifier_of(Policy::Lru);
     let memory = Arena::new(PAGE_BYTES).expect("memory");
-    let _told = unifier.add_accessed(Words::new(&memory)).expect("room");
+    let _told = unifier.add_accessed(Words::new(&memory), ALL).expect("room");
     let theirs = Words::new(&memory);
     std::thread::scope(|scope| {
         let reads = scope.spawn(|| {
@@ -88,5 +89,5 @@ fn too_few_bits_are_refused() {
     let arena_bytes = 64 * 1024 * PAGE_BYTES;
     let unifier = unifier_with(arena_bytes, config(arena_bytes));
     let page = || Words::new(&Arena::new(PAGE_BYTES).expect("memory"));
-    assert!(unifier.add_accessed(page()).is_none(), "there are twice as many slots");
+    assert!(unifier.add_accessed(page(), ALL).is_none(), "there are twice as many slots");
 }
