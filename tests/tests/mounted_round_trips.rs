@@ -2,7 +2,7 @@
 //! mount, called as the kernel calls it, and a server in this process.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dafs_client::{OpenOptions, Session, SessionOptions};
 use dafs_fabric::Buffer;
@@ -22,6 +22,7 @@ struct Mounted {
     fs: Arc<DafsFs>,
     session: Session,
     room: Buffer,
+    caller: Caller,
     _server: InProcess,
 }
 
@@ -35,15 +36,26 @@ fn mounted_with(entry_timeout: Duration) -> Mounted {
     let provider = Arc::new(TcpProvider::default());
     let session = Session::connect(provider, &server.address, SessionOptions::default());
     let session = session.expect("connect");
-    let options = FsOptions { attr_timeout: LONG, entry_timeout, ..FsOptions::default() };
-    let fs = DafsFs::new(session.clone(), b"", options).expect("root");
-    Mounted { fs, session, room: Buffer::new(1 << 20).expect("memory"), _server: server }
+    let (fs, caller) =
+        (files_of(&session, believing(entry_timeout)), Caller { uid: 0, gid: 0, pid: 0 });
+    Mounted { fs, session, room: Buffer::new(1 << 20).expect("memory"), caller, _server: server }
+}
+
+fn believing(entry_timeout: Duration) -> FsOptions {
+    FsOptions { attr_timeout: LONG, entry_timeout, ..FsOptions::default() }
+}
+
+fn files_of(session: &Session, options: FsOptions) -> Arc<DafsFs> {
+    DafsFs::new(session.clone(), b"", options).expect("root")
+}
+
+fn as_set(mode: u32) -> dafs_protocol::SetAttr {
+    dafs_protocol::SetAttr { mode: Some(mode), ..Default::default() }
 }
 
 impl Mounted {
     fn op(&mut self, node: u64, op: Op<'_>) -> Answer {
-        let caller = Caller { uid: 0, gid: 0, pid: 0 };
-        self.fs.call(&caller, node, op, &mut self.room)
+        self.fs.call(&self.caller, node, op, &mut self.room)
     }
 
     /// Round trips that a call takes; it must not fail.
@@ -103,26 +115,134 @@ impl Mounted {
     }
 }
 
+const TIME: SetTime = SetTime::At(Timestamp { seconds: 1_000_000, nanoseconds: 5 });
+
+const NOTHING: SetAttr = SetAttr {
+    fh: None,
+    lock_owner: None,
+    size: None,
+    mode: None,
+    uid: None,
+    gid: None,
+    atime: None,
+    mtime: None,
+};
+const TIMES: SetAttr = SetAttr { mtime: Some(TIME), ..NOTHING };
+
+fn mode(mode: u32) -> SetAttr {
+    SetAttr { mode: Some(mode), ..NOTHING }
+}
+
 /// LOOKUP, CREATE, GETATTR of the directory, two WRITE, three SETATTR, FLUSH.
 #[test]
-fn attributes_of_an_unpacked_file_are_set_and_it_is_flushed_in_one_round_trip_each() {
+fn attributes_of_an_unpacked_file_are_set_and_it_is_flushed_in_one_round_trip() {
     let mut mounted = mounted();
     assert_eq!(mounted.op(ROOT, Op::Lookup { name: b"f" }), Answer::Error(libc::ENOENT));
     let (node, fh) = mounted.create(ROOT, b"f");
     assert_eq!(mounted.attr(ROOT).0, 0, "the directory was looked at with the change");
     assert_eq!(mounted.write(node, fh, b"else bytes"), 1);
     assert_eq!(mounted.write(node, fh, b"some bytes"), 1);
-    let time = SetTime::At(Timestamp { seconds: 1_000_000, nanoseconds: 5 });
-    let times = SetAttr { atime: Some(time), mtime: Some(time), ..SetAttr::default() };
-    let owner = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
-    let mode = SetAttr { mode: Some(0o640), ..SetAttr::default() };
-    for set in [times, owner, mode] {
-        assert_eq!(mounted.cost(node, Op::SetAttr(set)), 1, "{set:?}");
+    let owner = SetAttr { uid: Some(0), gid: Some(0), ..NOTHING };
+    for set in [TIMES, owner, mode(0o640)] {
+        let (cost, answer) = mounted.cost_and_answer(node, Op::SetAttr(set));
+        let Answer::Attr(attr, ttl) = answer else { panic!("{answer:?}") };
+        assert_eq!((cost, attr.size, ttl), (0, 10, Duration::ZERO), "{set:?}");
+        assert_eq!(attr.mtime.seconds, 1_000_000);
     }
-    assert_eq!(mounted.cost(node, Op::Flush { fh, owner: 1 }), 0, "flushed with the first");
+    assert_eq!(mounted.cost(node, Op::Flush { fh, owner: 1 }), 1);
     let attr = mounted.session.lstat(b"f").expect("stat");
-    assert_eq!((attr.size, attr.uid, attr.gid, attr.mode), (10, 7, 8, 0o640));
+    assert_eq!((attr.size, attr.uid, attr.gid, attr.mode), (10, 0, 0, 0o640));
     assert_eq!(attr.modified, Timestamp { seconds: 1_000_000, nanoseconds: 5 });
+    assert_eq!(mounted.dirty_bytes(), 0);
+    // Of what is closed nobody would tell what it fails with.
+    assert_eq!(mounted.cost(node, Op::SetAttr(mode(0o644))), 1);
+}
+
+/// Whatever looks at the file, or changes it, finds it as it was told to be.
+#[test]
+fn what_is_set_of_a_new_file_is_there_before_anything_else_is_done_with_it() {
+    let changed = |mounted: &mut Mounted, name: &[u8]| {
+        let (node, fh) = mounted.create(ROOT, name);
+        assert_eq!(mounted.cost(node, Op::SetAttr(TIMES)), 0);
+        assert_eq!(mounted.cost(node, Op::SetAttr(mode(0o644))), 0);
+        (node, fh)
+    };
+    let mut mounted = mounted();
+    let (node, _) = changed(&mut mounted, b"a");
+    let (cost, attr) = mounted.attr(node);
+    assert_eq!((cost, attr.mode & 0o777, attr.mtime.seconds), (2, 0o644, 1_000_000));
+    changed(&mut mounted, b"b");
+    let looked = mounted.op(ROOT, Op::Lookup { name: b"b" });
+    assert!(matches!(looked, Answer::Entry(entry) if entry.attr.mode & 0o777 == 0o644));
+    // A write comes after the time that was set, and gives another.
+    let (node, fh) = changed(&mut mounted, b"c");
+    assert_eq!(mounted.write(node, fh, b"bytes"), 2);
+    let attr = mounted.session.lstat(b"c").expect("stat");
+    assert_eq!((attr.size, attr.mode), (5, 0o644));
+    assert_ne!(attr.modified.seconds, 1_000_000);
+    let (node, _) = changed(&mut mounted, b"d");
+    assert_eq!(mounted.cost(node, Op::Open { flags: libc::O_RDONLY as u32 }), 2);
+    assert_eq!(mounted.cost(node, Op::SetAttr(mode(0o666))), 1, "somebody else has it open");
+    changed(&mut mounted, b"e");
+    mounted.cost(ROOT, Op::Rename { name: b"e", to_dir: ROOT, to: b"f", flags: 0 });
+    assert_eq!(mounted.true_size_and_mode(b"f").1, 0o644);
+    let (node, _) = changed(&mut mounted, b"g");
+    mounted.cost(ROOT, Op::Link { from: node, name: b"h" });
+    assert_eq!(mounted.true_size_and_mode(b"h").1, 0o644);
+    changed(&mut mounted, b"i");
+    mounted.cost(ROOT, Op::SyncFs);
+    assert_eq!(mounted.true_size_and_mode(b"i").1, 0o644);
+    let (node, fh) = changed(&mut mounted, b"j");
+    mounted.cost(node, Op::FSync { fh, data_only: false });
+    assert_eq!(mounted.true_size_and_mode(b"j").1, 0o644);
+}
+
+/// What takes rights away, or gives the file away, is done when it is answered.
+#[test]
+fn what_others_may_rely_on_is_set_at_once() {
+    let mut mounted = mounted();
+    let (node, fh) = mounted.create(ROOT, b"f");
+    assert_eq!(mounted.cost(node, Op::SetAttr(TIMES)), 0);
+    assert_eq!(mounted.cost(node, Op::SetAttr(mode(0o400))), 2, "the times before it");
+    assert_eq!(mounted.true_size_and_mode(b"f").1, 0o400);
+    let owner = SetAttr { uid: Some(7), gid: Some(8), ..NOTHING };
+    assert_eq!(mounted.cost(node, Op::SetAttr(owner)), 1);
+    assert_eq!(mounted.session.lstat(b"f").expect("stat").uid, 7);
+    assert_eq!(mounted.cost(node, Op::SetAttr(mode(0o644))), 1, "of somebody else");
+    assert_eq!(mounted.cost(node, Op::Flush { fh, owner: 1 }), 0);
+}
+
+/// A file that is made and stays open.
+#[test]
+fn what_is_set_of_a_new_file_is_told_a_moment_later() {
+    let mut mounted = mounted();
+    for name in [b"f", b"g"] {
+        let (node, _) = mounted.create(ROOT, name);
+        assert_eq!(mounted.cost(node, Op::SetAttr(mode(0o644))), 0);
+        let start = Instant::now();
+        while mounted.true_size_and_mode(name).1 != 0o644 {
+            assert!(start.elapsed() < Duration::from_secs(10));
+        }
+    }
+}
+
+/// Another machine gave the file to somebody else meanwhile.
+#[test]
+fn a_close_tells_what_could_not_be_set() {
+    let mut mounted = mounted();
+    mounted.fs = files_of(&mounted.session, FsOptions { all_users: true, ..believing(LONG) });
+    mounted.session.set_attr(b"", as_set(0o777), false).expect("chmod");
+    mounted.caller = Caller { uid: 7, gid: 8, pid: 0 };
+    // The server is told of the user first.
+    mounted.op(ROOT, Op::Access { mask: 7 });
+    let (node, fh) = mounted.create(ROOT, b"f");
+    let given = dafs_protocol::SetAttr { uid: Some(9), ..Default::default() };
+    mounted.session.set_attr(b"f", given, false).expect("chown");
+    assert_eq!(mounted.cost(node, Op::SetAttr(mode(0o644))), 0);
+    let flush = Op::Flush { fh, owner: 1 };
+    assert_eq!(mounted.op(node, flush), Answer::Error(libc::EPERM));
+    assert_eq!(mounted.op(node, flush), Answer::Done, "told once");
+    assert_eq!(mounted.true_size_and_mode(b"f").1, 0o600);
 }
 
 /// A file that is copied: LOOKUP, CREATE, GETATTR of the directory, WRITE, FLUSH. Its first write

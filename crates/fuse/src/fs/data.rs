@@ -92,6 +92,7 @@ impl DafsFs {
     pub(super) fn open(&self, caller: &Caller, node: u64, flags: u32) -> Result<Answer, Errno> {
         let options = self.open_options(flags)?;
         let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
+        node.is_new_no_more();
         loop {
             let (known, open) = (node.handle(), |handle| session.open_at(handle, b"", options));
             let (file, _) = match self.repeated(|| self.on_handle(&node, open)) {
@@ -169,8 +170,15 @@ impl DafsFs {
         let node = self.nodes.get(entry.node)?;
         if made {
             node.note_incapable(asked, self.options.attr_timeout);
+        } else {
+            node.is_new_no_more();
         }
-        Ok(Answer::Created(entry, self.opened(file, &node, flags, !made)))
+        let open = self.open_file(file, &node, flags, !made);
+        node.opened(&open);
+        if made {
+            node.is_new(&open, asked);
+        }
+        Ok(Answer::Created(entry, self.tell_opened(open, !made)))
     }
 
     pub(super) fn tmp_file(
@@ -246,6 +254,8 @@ impl DafsFs {
     }
 
     pub(super) fn release(&self, fh: u64, owner: u64, flock_unlock: bool) -> Result<Answer, Errno> {
+        // Nothing is left to be set, but of a close that was interrupted.
+        let _ = self.files.get(fh).map(|open| self.settle(&open.node));
         let Some(open) = self.files.remove(fh) else { return Err(Errno::BADF) };
         let mut owners = open.take_lockers();
         if flock_unlock {

@@ -119,7 +119,7 @@ impl DafsFs {
         self.entry_of(node.number, &found.attr)
     }
 
-    fn node_attr(&self, attr: &Attr) -> NodeAttr {
+    pub(super) fn node_attr(&self, attr: &Attr) -> NodeAttr {
         node_attr(self.nodes.inode(&attr.id()), attr)
     }
 

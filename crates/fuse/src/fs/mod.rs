@@ -11,6 +11,7 @@ mod files;
 mod flushes;
 mod gone;
 mod identity;
+mod later;
 mod locks;
 mod lookup;
 mod names;
@@ -20,7 +21,7 @@ mod write;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use dafs_client::Session;
@@ -30,6 +31,7 @@ use dafs_protocol::mode_with_umask;
 use crate::kernel::{Answer, Caller, FileSystem, InitOptions, Notifier, Op};
 use error::Errno;
 use files::Files;
+use later::Laters;
 use locks::LockWaits;
 use nodes::Nodes;
 
@@ -75,6 +77,8 @@ pub struct DafsFs {
     files: Files,
     notifier: OnceLock<Notifier>,
     lock_waits: LockWaits,
+    laters: Arc<Laters>,
+    itself: Weak<DafsFs>,
     /// Somebody flushes files until less is kept of all.
     relieved: Mutex<()>,
     /// Calls that wait until the kernel has forgotten pages.
@@ -101,13 +105,15 @@ impl DafsFs {
             return Err(dafs_protocol::Status::NotDir.into());
         }
         let all_users = options.all_users && session.info().uid == 0;
-        Ok(Arc::new(DafsFs {
+        Ok(Arc::new_cyclic(|itself| DafsFs {
             nodes: Arc::new(Nodes::new(&root, path)),
             session,
             options: FsOptions { all_users, ..options },
             files: Files::default(),
             notifier: OnceLock::new(),
             lock_waits: LockWaits::default(),
+            laters: Arc::default(),
+            itself: itself.clone(),
             relieved: Mutex::new(()),
             forgetting: AtomicUsize::new(0),
             parallel_writes: AtomicBool::new(false),
@@ -125,6 +131,7 @@ impl DafsFs {
         op: Op<'_>,
         room: &mut Buffer,
     ) -> Result<Answer, Errno> {
+        self.settle_before(node, &op)?;
         match op {
             Op::Read { fh, offset, size, .. } => self.read(fh, offset, size as usize, room),
             Op::Write { fh, offset, data, flags, from_cache, kill_suidgid, memory } => {
@@ -133,6 +140,8 @@ impl DafsFs {
                     self.written_by(&open, caller);
                 }
                 let outcome = self.write(&open, offset, (data, memory), flags, from_cache);
+                let end = outcome.as_ref().ok().map(|_| offset.saturating_add(data.len() as u64));
+                open.node.is_written_to(end);
                 self.kernel_forgets_privileges(&open.node);
                 outcome
             }
@@ -166,6 +175,7 @@ impl DafsFs {
             Op::FAllocate { fh, mode, offset, len } => {
                 let open = self.files.get(fh)?;
                 self.written_by(&open, caller);
+                open.node.is_new_no_more();
                 let outcome = self.fallocate(&open, mode, offset, len);
                 self.kernel_forgets_privileges(&open.node);
                 outcome
@@ -175,6 +185,10 @@ impl DafsFs {
                 let (from, to) = (self.files.get(fh)?, self.files.get(to_fh)?);
                 self.written_by(&to, caller);
                 let outcome = self.copy_range((&from, offset), (&to, to_offset), len);
+                to.node.is_written_to(match &outcome {
+                    Ok(Answer::Written(bytes)) => to_offset.checked_add((*bytes).into()),
+                    _ => None,
+                });
                 self.kernel_forgets_privileges(&to.node);
                 outcome
             }
@@ -206,6 +220,12 @@ impl DafsFs {
             Op::Ioctl { .. } => Err(Errno::NOTTY),
             _ => Err(Errno::NOSYS),
         }
+    }
+}
+
+impl Drop for DafsFs {
+    fn drop(&mut self) {
+        self.laters.end();
     }
 }
 

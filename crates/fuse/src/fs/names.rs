@@ -8,6 +8,7 @@ use dafs_protocol::{Attr, FileHandle, FileKind, SetAttr, SetTime};
 
 use super::DafsFs;
 use super::error::{Errno, is_stale};
+use super::flushes::Turn;
 use super::nodes::{Change, Node, OpenFile, ROOT};
 use crate::kernel::{self, Answer, Caller, StatFs};
 
@@ -56,35 +57,50 @@ impl DafsFs {
         if let Some(set) = node.set_gone(&set) {
             return Ok(self.attr_answer(&node, &set?));
         }
-        let _change = node.change();
+        if let Some(answer) = self.set_later(caller, &node, &set) {
+            return Ok(answer);
+        }
+        self.settle(&node)?;
+        let (_change, asked) = (node.change(), Instant::now());
+        let attr = self.set_now(&session, &node, wanted.fh, set)?;
+        node.is_set(&attr, asked);
+        Ok(self.attr_answer(&node, &attr))
+    }
+
+    fn set_now(
+        &self,
+        session: &Session,
+        node: &Arc<Node>,
+        fh: Option<u64>,
+        set: SetAttr,
+    ) -> Result<Attr, Errno> {
         // An open file may be cut whatever its mode says by now.
-        let open = match (wanted.fh, set.size) {
+        let open = match (fh, set.size) {
             (Some(fh), Some(_)) => Some(self.files.get(fh)?),
             _ => None,
         };
-        if let Some(attr) = self.set_by_open(&session, &node, open.as_ref(), set)? {
-            return Ok(self.attr_answer(&node, &attr));
+        if let Some(attr) = self.set_by_open(session, node, open.as_ref(), set)? {
+            return Ok(attr);
         }
         // What is kept, written again later, would undo it: times change with each write, and so
         // may setuid and setgid.
-        self.flush_node(&node)?;
+        self.flush_node(node)?;
         // For the caller, not for who opened it: a cut by anybody but root ends setuid.
         let by_open = |open: &Arc<OpenFile>| {
             let set = || session.set_attr_open(&open.file, None, set, false);
             self.repeated(|| Ok(set().map(|(attr, _)| attr)))
         };
-        let attr = match &open {
-            Some(open) => by_open(open)?,
+        match &open {
+            Some(open) => by_open(open),
             None => {
-                let by_handle = || self.on_handle(&node, |handle| session.set_attr_of(handle, set));
+                let by_handle = || self.on_handle(node, |handle| session.set_attr_of(handle, set));
                 match self.repeated(by_handle) {
                     // It has no name any more.
-                    Err(Errno::STALE) => by_open(&node.any_open().ok_or(Errno::STALE)?)?,
-                    other => other?,
+                    Err(Errno::STALE) => by_open(&node.any_open().ok_or(Errno::STALE)?),
+                    other => other,
                 }
             }
-        };
-        Ok(self.attr_answer(&node, &attr))
+        }
     }
 
     /// Nothing to set is how the kernel tells of a chown(2) that gives neither owner nor group, and
@@ -126,21 +142,36 @@ impl DafsFs {
         if let Err(errno) = before {
             open.set_failed(errno);
         }
-        let dirty = open.take_dirty();
         // The mode of a file has a say in who may cut it by its name.
         let handle = (set.size.is_some() && wanted.is_none()).then(|| node.handle());
+        match self.set_and_flush(session, &open, &mut turn, (handle, set)) {
+            Ok(attr) => Ok(Some(attr)),
+            Err(Error::Interrupted) => Err(Errno::INTR),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// In one round trip; errors of writes are told to that open later.
+    pub(super) fn set_and_flush(
+        &self,
+        session: &Session,
+        open: &OpenFile,
+        turn: &mut Turn<'_>,
+        (handle, set): (Option<FileHandle>, SetAttr),
+    ) -> dafs_client::Result<Attr> {
+        let dirty = open.take_dirty();
         match session.set_attr_open(&open.file, handle, set, dirty) {
             Ok((attr, flushed)) => {
-                if let Err(errno) = self.end_flush(&open, &mut turn, flushed) {
+                if let Err(errno) = self.end_flush(open, turn, flushed) {
                     open.set_failed(errno);
                 }
-                Ok(Some(attr))
+                Ok(attr)
             }
             Err(error) => {
                 if dirty {
                     open.written();
                 }
-                if matches!(error, Error::Interrupted) { Err(error.into()) } else { Ok(None) }
+                Err(error)
             }
         }
     }
@@ -285,7 +316,7 @@ impl DafsFs {
         self.writable()?;
         let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
         let change = dir.change();
-        let itself = self.nodes.named(dir.number, name).map(|node| node.change());
+        let itself = self.nodes.named(dir.number, name).map(|node| node.change_for_good());
         let remove_at =
             |handle| noting_gone(itself.as_ref(), session.remove_at(handle, name, directory));
         let remove = || self.on_handle(&dir, |handle| change.saw(remove_at(handle)));
@@ -313,7 +344,7 @@ impl DafsFs {
         let session = self.as_caller(caller);
         let (change, other) = (from.change(), (dir != to_dir).then(|| into.change()));
         let named = [(dir, name), (to_dir, to)].map(|(dir, name)| self.nodes.named(dir, name));
-        let themselves = named.map(|node| node.map(|node| node.change()));
+        let themselves = named.map(|node| node.map(|node| node.change_for_good()));
         let rename = || {
             self.on_two((&from, &into), |a, b| {
                 let renamed = session.rename_at(a, name, b, to, (no_replace, exchange, whiteout));
@@ -338,6 +369,7 @@ impl DafsFs {
         self.writable()?;
         let (from, dir) = (self.nodes.get(from)?, self.nodes.get(dir)?);
         let (session, change) = (self.as_caller(caller), dir.change());
+        from.is_new_no_more();
         let link = || {
             let linked = self.on_two((&from, &dir), |a, b| change.saw(session.link_at(a, b, name)));
             match linked {
@@ -379,7 +411,7 @@ impl DafsFs {
         self.writable()?;
         let flags = u8::try_from(flags).ok().filter(|flags| *flags <= 2).ok_or(Errno::INVAL)?;
         let (object, session) = (self.nodes.get(node)?, self.as_caller(caller));
-        let _change = object.change();
+        let _change = object.change_for_good();
         // Written again later it would end a capability that is newer.
         self.flush_node(&object)?;
         let set =
@@ -453,7 +485,7 @@ impl DafsFs {
         // Before a write the kernel asks for this in the name of who writes. By themselves it lets
         // nobody do it who may not: here no more is asked.
         let session = if name == CAPABILITY { self.session.clone() } else { session };
-        let _change = object.change();
+        let _change = object.change_for_good();
         let remove = || self.on_handle(&object, |handle| session.remove_xattr_of(handle, name));
         let outcome = self.gone(libc::ENODATA, remove);
         self.mode_may_differ(node, name);

@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 mod node;
 
 use node::Identity;
-pub(super) use node::{Change, Node, OpenFile, now};
+pub(super) use node::{Change, Due, Node, OpenFile, now};
 
 use super::error::Errno;
 

@@ -102,6 +102,7 @@ impl DafsFs {
             // one for appends writes through the cache has a page that the kernel holds until it is
             // answered: then the next open forgets it.
             open.node.is_cached_after_change();
+            open.node.is_new_no_more();
             if open.direct {
                 self.kernel_forgets(open.node.number);
             } else {
@@ -282,7 +283,9 @@ impl DafsFs {
     /// A descriptor was closed: errors of writes are told, and the locks of its process end.
     pub(super) fn flush(&self, fh: u64, owner: u64) -> Result<Answer, Errno> {
         let open = self.files.get(fh)?;
-        let outcome = self.flush_file(&open);
+        // What is set after this would have no close that tells of it.
+        open.node.is_new_no_more();
+        let outcome = self.settle(&open.node).and_then(|()| self.flush_file(&open));
         self.closed_by(&open.node, owner);
         outcome.map(|()| Answer::Done)
     }

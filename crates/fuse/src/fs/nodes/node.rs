@@ -1,5 +1,6 @@
 //! An object that the kernel knows, and what happens to it.
 
+mod new;
 mod open_file;
 
 use std::cell::Cell;
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 use dafs_client::{Changed, Object as Found};
 use dafs_protocol::{Attr, FileHandle, FileKind, ObjectId, OwnerKey, Timestamp};
 
+pub(in crate::fs) use new::Due;
+use new::New;
 pub(in crate::fs) use open_file::OpenFile;
 
 /// The time of this machine.
@@ -71,6 +74,10 @@ pub(in crate::fs) struct Node {
     written_past: AtomicBool,
     /// Opens of it that the kernel caches.
     cached_opens: AtomicU32,
+    /// See [`new`].
+    new: Mutex<Option<Box<New>>>,
+    may_be_new: AtomicBool,
+    has_later: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -119,6 +126,9 @@ impl Node {
             told_privileged: AtomicBool::new(found.attr.mode & PRIVILEGES != 0),
             written_past: AtomicBool::new(false),
             cached_opens: AtomicU32::new(0),
+            new: Mutex::default(),
+            may_be_new: AtomicBool::new(false),
+            has_later: AtomicBool::new(false),
             state: Mutex::new(State {
                 identity: Identity::of(&found.attr),
                 handle: found.handle,
@@ -216,6 +226,12 @@ impl Node {
         state.changed = Some(Instant::now());
         let alone = (state.changing == 1).then_some(state.changes);
         Change { node: self.clone(), begun: Instant::now(), alone, seen: Cell::new(None) }
+    }
+
+    /// As `change`, one by which it is not anymore what its maker knows it to be.
+    pub(in crate::fs) fn change_for_good(self: &Arc<Node>) -> Change {
+        self.is_new_no_more();
+        self.change()
     }
 
     /// What the last change learned, once: after a change of a directory the kernel asks for its
