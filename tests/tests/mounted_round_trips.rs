@@ -203,13 +203,28 @@ fn what_others_may_rely_on_is_set_at_once() {
     let mut mounted = mounted();
     let (node, fh) = mounted.create(ROOT, b"f");
     assert_eq!(mounted.cost(node, Op::SetAttr(TIMES)), 0);
-    assert_eq!(mounted.cost(node, Op::SetAttr(mode(0o400))), 2, "the times before it");
-    assert_eq!(mounted.true_size_and_mode(b"f").1, 0o400);
-    let owner = SetAttr { uid: Some(7), gid: Some(8), ..NOTHING };
-    assert_eq!(mounted.cost(node, Op::SetAttr(owner)), 1);
-    assert_eq!(mounted.session.lstat(b"f").expect("stat").uid, 7);
-    assert_eq!(mounted.cost(node, Op::SetAttr(mode(0o644))), 1, "of somebody else");
+    assert_eq!(mounted.cost(node, Op::SetAttr(mode(0o400))), 1, "with the times before it");
+    let attr = mounted.session.lstat(b"f").expect("stat");
+    assert_eq!((attr.mode, attr.modified.seconds), (0o400, 1_000_000));
+    let now = SetAttr { mtime: Some(SetTime::Now), ..NOTHING };
+    assert_eq!(mounted.cost(node, Op::SetAttr(now)), 1);
+    assert_eq!(mounted.cost(node, Op::SetAttr(mode(0o4755))), 1);
+    assert_eq!(mounted.cost(node, Op::SetAttr(TIMES)), 1, "of a program with setuid");
     assert_eq!(mounted.cost(node, Op::Flush { fh, owner: 1 }), 0);
+}
+
+/// `tar x` of root: times, the owner, the mode. The owner is in the place of the close.
+#[test]
+fn files_of_others_are_unpacked_in_one_round_trip_more() {
+    let mut mounted = mounted();
+    let (node, fh) = mounted.create(ROOT, b"f");
+    let owner = SetAttr { uid: Some(7), gid: Some(8), ..NOTHING };
+    let costs = [TIMES, owner, mode(0o644)].map(|set| mounted.cost(node, Op::SetAttr(set)));
+    assert_eq!(costs, [0, 1, 0]);
+    let attr = mounted.session.lstat(b"f").expect("stat");
+    assert_eq!((attr.uid, attr.gid, attr.modified.seconds), (7, 8, 1_000_000));
+    assert_eq!(mounted.cost(node, Op::Flush { fh, owner: 1 }), 1);
+    assert_eq!(mounted.true_size_and_mode(b"f").1, 0o644);
 }
 
 /// A file that is made and stays open.

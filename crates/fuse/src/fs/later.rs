@@ -113,6 +113,33 @@ impl DafsFs {
         Some(Answer::Attr(self.node_attr(&attr), Duration::ZERO))
     }
 
+    /// What is set at once, and what was to be set later by the same user, in one request. `None`: it
+    /// is to be done otherwise; whatever failed is met again there.
+    pub(super) fn set_with_later(
+        &self,
+        caller: &Caller,
+        node: &Arc<Node>,
+        set: &SetAttr,
+    ) -> Result<Option<Attr>, Errno> {
+        let by_caller = |due: &Due| due.is_by(caller.uid) && set.size.is_none();
+        let Some(due) = node.due().filter(by_caller) else { return Ok(None) };
+        let (_change, asked) = (node.change(), Instant::now());
+        match self.set_now(due.session(), node, None, due.and(set)) {
+            Ok(attr) => {
+                self.did(node, &due, Some((attr, asked)));
+                Ok(Some(attr))
+            }
+            Err(Errno::INTR) => Err(Errno::INTR),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn did(&self, node: &Node, due: &Due, answer: Option<(Attr, Instant)>) {
+        if node.did(due, answer) {
+            self.laters.count.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
     /// Before anything is done that could tell that something is to be set.
     pub(super) fn settle_before(&self, node: u64, op: &Op<'_>) -> Result<(), Errno> {
         if self.laters.count.load(Ordering::Acquire) == 0 {
@@ -168,9 +195,7 @@ impl DafsFs {
             Err(errno) => maker.set_failed(errno),
             Ok(_) => {}
         }
-        if node.did(&due, answer.ok().map(|attr| (attr, asked))) {
-            self.laters.count.fetch_sub(1, Ordering::AcqRel);
-        }
+        self.did(node, &due, answer.ok().map(|attr| (attr, asked)));
         Ok(())
     }
 

@@ -60,6 +60,9 @@ impl DafsFs {
         if let Some(answer) = self.set_later(caller, &node, &set) {
             return Ok(answer);
         }
+        if let Some(attr) = self.set_with_later(caller, &node, &set)? {
+            return Ok(self.attr_answer(&node, &attr));
+        }
         self.settle(&node)?;
         let (_change, asked) = (node.change(), Instant::now());
         let attr = self.set_now(&session, &node, wanted.fh, set)?;
@@ -67,7 +70,7 @@ impl DafsFs {
         Ok(self.attr_answer(&node, &attr))
     }
 
-    fn set_now(
+    pub(super) fn set_now(
         &self,
         session: &Session,
         node: &Arc<Node>,

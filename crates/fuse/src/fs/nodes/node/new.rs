@@ -20,6 +20,8 @@ pub(super) struct New {
     attr: Attr,
     /// When the server was asked for that.
     asked: Instant,
+    /// Root made it, and is root for the server.
+    by_root: bool,
     later: Option<Later>,
     /// Things set later so far.
     number: u64,
@@ -50,10 +52,19 @@ impl Due {
     pub(in crate::fs) fn set(&self) -> SetAttr {
         self.later.set
     }
+
+    pub(in crate::fs) fn is_by(&self, uid: u32) -> bool {
+        self.later.uid == uid
+    }
+
+    /// And what is set after it.
+    pub(in crate::fs) fn and(&self, then: &SetAttr) -> SetAttr {
+        both(&self.later.set, then)
+    }
 }
 
 /// Whether nobody can tell this from what is set a moment later: it takes nothing from anybody,
-/// and whose file it is may do it.
+/// and `uid`, whose file it is, may do it.
 fn can_wait(uid: u32, set: &SetAttr, (mode, owner, group): (u32, u32, u32)) -> bool {
     let is_now = |time| time == Some(SetTime::Now);
     let stays = |own: u32, wanted: Option<u32>| wanted.is_none_or(|wanted| wanted == own);
@@ -95,8 +106,8 @@ impl Node {
     /// This open made it, as it was asked for then.
     pub(in crate::fs) fn is_new(&self, maker: &Arc<OpenFile>, asked: Instant) {
         let attr = maker.file.opened_attr();
-        let maker = Arc::downgrade(maker);
-        let new = New { maker, attr, asked, later: None, number: 0, over: false };
+        let (maker, by_root) = (Arc::downgrade(maker), attr.uid == 0);
+        let new = New { maker, attr, asked, by_root, later: None, number: 0, over: false };
         *self.new_file() = Some(Box::new(new));
         self.may_be_new.store(true, Ordering::Release);
     }
@@ -158,7 +169,8 @@ impl Node {
         let new = new.as_deref_mut().filter(|new| !new.over && new.asked.elapsed() < ttl)?;
         let others = new.later.as_ref().is_some_and(|later| later.uid != uid);
         let is = (new.attr.mode, new.attr.uid, new.attr.gid);
-        if others || !can_wait(uid, set, is) || new.maker.strong_count() == 0 {
+        let may = if uid == 0 && new.by_root { new.attr.uid } else { uid };
+        if others || !can_wait(may, set, is) || new.maker.strong_count() == 0 {
             return None;
         }
         apply(&mut new.attr, set);
