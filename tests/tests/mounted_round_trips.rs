@@ -115,6 +115,7 @@ impl Mounted {
     }
 }
 
+const NO_DATA: Answer = Answer::Error(libc::ENODATA);
 const TIME: SetTime = SetTime::At(Timestamp { seconds: 1_000_000, nanoseconds: 5 });
 
 const NOTHING: SetAttr = SetAttr {
@@ -144,6 +145,9 @@ fn attributes_of_an_unpacked_file_are_set_and_it_is_flushed_in_one_round_trip() 
     assert_eq!(mounted.write(node, fh, b"some bytes"), 1);
     let owner = SetAttr { uid: Some(0), gid: Some(0), ..NOTHING };
     for set in [TIMES, owner, mode(0o640)] {
+        // Asked for by the kernel before an owner is set.
+        let name = b"security.capability";
+        assert_eq!(mounted.op(node, Op::GetXattr { name, size: 0 }), NO_DATA);
         let (cost, answer) = mounted.cost_and_answer(node, Op::SetAttr(set));
         let Answer::Attr(attr, ttl) = answer else { panic!("{answer:?}") };
         assert_eq!((cost, attr.size, ttl), (0, 10, Duration::ZERO), "{set:?}");

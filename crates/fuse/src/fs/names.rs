@@ -13,7 +13,7 @@ use super::nodes::{Change, Node, OpenFile, ROOT};
 use crate::kernel::{self, Answer, Caller, StatFs};
 
 /// What the kernel asks for before a file is written, given away or run.
-const CAPABILITY: &[u8] = b"security.capability";
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 impl DafsFs {
     /// As `on`, with two objects.
