@@ -367,9 +367,9 @@ impl Engine for TcpEngine {
         queue_pair: QueuePair,
         wr_id: WrId,
         id: u32,
-        data: Option<&mut SgList>,
+        data: Option<(&mut SgList, bool)>,
     ) -> Result<(), PostError> {
-        if let Some(data) = &data {
+        if let Some((data, _)) = &data {
             check_size(&[], data, NAMED_READ_BYTES_MAX)?;
         }
         let sequence = self.core.next_sequence();

@@ -116,7 +116,7 @@ impl Receiver {
                     ask.queue_pair,
                     WrId(4),
                     ask.id,
-                    data.clone().as_mut(),
+                    data.clone().as_mut().map(|data| (data, true)),
                 );
                 answered.expect("in order, as long as asked for");
                 idle = 0;

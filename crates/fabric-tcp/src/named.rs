@@ -96,11 +96,12 @@ impl Connection {
         &mut self,
         wr_id: WrId,
         (id, sequence): (u32, u64),
-        data: Option<&mut SgList>,
+        data: Option<(&mut SgList, bool)>,
     ) -> Result<(), PostError> {
-        let (opcode, signaled) = (Opcode::NamedAnswer, data.is_some());
+        let opcode = Opcode::NamedAnswer;
+        let key = if data.is_some() { 0 } else { FAULT_NAMED };
         let mut none = SgList::new();
-        let data = data.unwrap_or(&mut none);
+        let (data, signaled) = data.unwrap_or((&mut none, false));
         let bytes = sg_bytes(data);
         match self.send.unanswered.front() {
             Some((next, len)) if *next == id && bytes > *len as usize => {
@@ -110,18 +111,8 @@ impl Connection {
             _ => return Err(PostError::Unsupported),
         };
         let total = bytes as u32;
-        let posted = Posted { wr_id, opcode, signaled, key: 0, addr: 0, total };
+        let posted = Posted { wr_id, opcode, signaled, key, addr: id.into(), total };
         let (slot, request) = self.requests.post(posted, sequence, &[], data);
-        let head = match signaled {
-            true => FrameHeader {
-                payload_len: total,
-                total,
-                id,
-                ..FrameHeader::new(Kind::NamedResponse)
-            },
-            false => FrameHeader { key: FAULT_NAMED, id, ..FrameHeader::new(Kind::Fault) },
-        };
-        request.begin(&head);
         self.send.push(slot, request);
         Ok(())
     }

@@ -164,7 +164,7 @@ impl Connection {
             // The first has a receive, and a refusal is nobody's.
             let is_told = match request.posted.opcode {
                 Opcode::NamedRead => false,
-                Opcode::NamedAnswer => request.posted.signaled,
+                Opcode::NamedAnswer => request.posted.key == 0,
                 _ => true,
             };
             if !is_told {

@@ -286,8 +286,9 @@ pub trait Engine: Send {
     fn next_named(&mut self) -> Option<NamedAsk> {
         None
     }
-    /// Answers a peer's named read, each once, those of a queue pair in their order: with `data`, at most as many
-    /// bytes as it asks for, always signaled; or refuses it, without a completion.
+    /// Answers a peer's named read, each once, those of a queue pair in their order: with data, at most as many
+    /// bytes as it asks for, signaled or not; or refuses it, without a completion. When the completion of an answer comes,
+    /// all answers before it on this queue pair have left their buffers.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -296,7 +297,7 @@ pub trait Engine: Send {
         queue_pair: QueuePair,
         wr_id: WrId,
         id: u32,
-        data: Option<&mut SgList>,
+        data: Option<(&mut SgList, bool)>,
     ) -> Result<(), PostError> {
         let _ = (queue_pair, wr_id, id, data);
         Err(PostError::Unsupported)

@@ -106,6 +106,8 @@ pub enum Work {
     Read(RemoteSpan),
     /// An RDMA write.
     Write(RemoteSpan),
+    /// The answer to this named read.
+    NamedAnswer(u32),
 }
 
 /// Work that met a full queue.
@@ -422,6 +424,9 @@ fn issue(
         }
         Work::Read(remote) => engine.post_rdma_read(queue_pair, id, data, *remote, false),
         Work::Write(remote) => engine.post_rdma_write(queue_pair, id, data, *remote, signaled),
+        Work::NamedAnswer(number) => {
+            engine.answer_named(queue_pair, id, *number, Some((data, signaled)))
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use dafs_fabric::NamedAsk;
+
 /// Of [`CONNECTIONS_MAX`](crate::work::CONNECTIONS_MAX).
 const SLOT_BITS: u32 = 24;
 const _: () = assert!(crate::work::CONNECTIONS_MAX == 1 << SLOT_BITS, "a place for each");
@@ -92,6 +94,35 @@ impl Short {
     }
 }
 
+/// A named read of a peer.
+#[derive(Debug)]
+pub struct Named {
+    pub(crate) conn: ConnId,
+    pub(crate) ask: NamedAsk,
+}
+
+impl Named {
+    /// The connection on which it came.
+    pub fn conn(&self) -> ConnId {
+        self.conn
+    }
+
+    /// What it wants: not to be believed.
+    pub fn name(&self) -> &[u8] {
+        self.ask.name()
+    }
+
+    /// From which byte on.
+    pub fn offset(&self) -> u64 {
+        self.ask.offset
+    }
+
+    /// Bytes asked for.
+    pub fn bytes(&self) -> u32 {
+        self.ask.len
+    }
+}
+
 /// What [`Node::next_event`](crate::Node::next_event) gives.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -151,6 +182,16 @@ pub enum Event {
         header: Vec<u8>,
         /// Bytes that were put into `reply_into`, from its beginning.
         data_len: u32,
+    },
+    /// A named read ended; its memory is the caller's again.
+    NamedRead {
+        /// The connection.
+        conn: ConnId,
+        /// As given to [`read_named`](crate::Node::read_named).
+        tag: u32,
+        /// Bytes that were put there, from its beginning. `None`: the peer has not what was named, or does not
+        /// give it.
+        bytes: Option<u32>,
     },
     /// All memory of an abandoned request is the caller's again.
     Abandoned {

@@ -104,6 +104,7 @@ mod event;
 mod fault;
 mod header;
 mod loan;
+mod named;
 mod node;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
@@ -146,7 +147,7 @@ pub mod fuzzing {
 }
 
 pub use config::{ConnOptions, NodeConfig, NodeError, REPLY_HEADER_BYTES_MAX, SubmitError};
-pub use event::{ConnId, Event, RequestId, Short};
+pub use event::{ConnId, Event, Named, RequestId, Short};
 pub use loan::Loan;
 pub use node::{Node, incoming_private_data};
 #[cfg(feature = "planted")]

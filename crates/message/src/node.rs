@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Address, ConnectError, Domain, Incoming, MemoryRegion, PeerInfo, Piece, RemoteSpan, Rkey,
-    SgList, Span, Waiter, Words, join_waiters, unknown_scheme,
+    Address, ConnectError, DeviceAttr, Domain, Incoming, MemoryRegion, PeerInfo, Piece, RemoteSpan,
+    Rkey, SgList, Span, Waiter, Words, join_waiters, unknown_scheme,
 };
 
 use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
@@ -74,8 +74,18 @@ impl Node {
     }
 
     #[inline]
-    fn port(&mut self, conn: ConnId) -> Option<&mut Port> {
+    pub(crate) fn port(&mut self, conn: ConnId) -> Option<&mut Port> {
         self.ports.get_mut(conn.port())
+    }
+
+    #[inline]
+    pub(crate) fn ports_mut(&mut self) -> &mut [Port] {
+        &mut self.ports
+    }
+
+    /// What the device of a connection can do.
+    pub(crate) fn attr_of(&self, conn: ConnId) -> Option<&DeviceAttr> {
+        self.domain.parts().get(conn.port()).map(|part| part.attr())
     }
 
     #[inline]
@@ -131,7 +141,7 @@ impl Node {
     /// The name of the network by which a connection goes, for people; of a socket of this host, where the
     /// network has those beside others.
     pub fn transport(&self, conn: ConnId) -> Option<&'static str> {
-        let attr = self.domain.parts().get(conn.port())?.attr();
+        let attr = self.attr_of(conn)?;
         let is_local = || self.peer(conn).is_some_and(|peer| peer.credentials.is_some());
         let local = attr.schemes.iter().find(|name| **name == Address::LOCAL_SCHEME);
         local.filter(|_| is_local()).or(Some(&attr.provider)).copied()
@@ -153,8 +163,7 @@ impl Node {
     /// The network of a connection reaches memory that is shared with the peer as it is; other memory
     /// is copied.
     pub fn shares_memory(&self, conn: ConnId) -> bool {
-        let part = self.domain.parts().get(conn.port());
-        part.is_some_and(|part| part.attr().shared_memory)
+        self.attr_of(conn).is_some_and(|attr| attr.shared_memory)
     }
 
     /// From now on, replies on this connection may refer to data in memory that peers

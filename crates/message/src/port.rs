@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod loans;
+mod named;
 mod progress;
 mod shorts;
 

@@ -232,6 +232,11 @@ impl Shared {
         self.attr.local_registration && !list.is_empty()
     }
 
+    /// A named read of a connection ended.
+    pub fn named_read(&mut self, conn: ConnId, tag: u32, bytes: Option<u32>) {
+        self.events.push_back(Event::NamedRead { conn, tag, bytes });
+    }
+
     /// Makes sure that the device knows `list`, which is posted next, where it must: what it does not
     /// know and cannot be told of is replaced, and copied if it is a source. `None`: nothing is to be
     /// held for that.

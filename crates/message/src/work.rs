@@ -20,6 +20,8 @@ pub enum Target {
     Control = 7,
     /// A read of what a reply refers to; the request's wire tag.
     Refer = 8,
+    /// A named read; its caller's tag.
+    Named = 9,
 }
 
 /// Connections of a node at most.
@@ -33,7 +35,7 @@ pub fn work_id(target: Target, connection: u32, index: u32) -> u64 {
 
 /// Takes the number apart: what for, which connection, which index.
 pub fn parse_work_id(id: u64) -> Option<(Target, u32, u32)> {
-    const TARGETS: [Target; 8] = [
+    const TARGETS: [Target; 9] = [
         Target::Receive,
         Target::Request,
         Target::ReplyReceive,
@@ -42,6 +44,7 @@ pub fn parse_work_id(id: u64) -> Option<(Target, u32, u32)> {
         Target::Discard,
         Target::Control,
         Target::Refer,
+        Target::Named,
     ];
     let target = TARGETS.get((id >> 60).wrapping_sub(1) as usize)?;
     Some((*target, (id >> 32) as u32 & 0xff_ffff, id as u32))

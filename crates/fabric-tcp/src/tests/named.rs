@@ -45,7 +45,8 @@ fn who_asks_without_taking_answers_is_not_one_of_ours() {
     bench.say(&ask(SEND_QUEUE_DEPTH as u32, b"n", 1), usize::MAX);
     assert_eq!(bench.reason(), "peer violated the protocol: too many reads under way");
     let mut data = smallvec![bench.arena.span(0, 1)];
-    let answered = bench.engine.answer_named(first.queue_pair, WrId(1), first.id, Some(&mut data));
+    let answered =
+        bench.engine.answer_named(first.queue_pair, WrId(1), first.id, Some((&mut data, true)));
     assert!(answered.is_err() && bench.engine.next_named().is_none());
 }
 
@@ -57,7 +58,7 @@ fn answers_are_in_the_order_of_asking() {
     let [first, second] = [(); 2].map(|()| bench.engine.next_named().expect("it came"));
     let mut data = smallvec![bench.arena.span(0, 4)];
     let answer = |bench: &mut Bench, id: u32, data: Option<&mut SgList>| {
-        bench.engine.answer_named(bench.queue_pair, WrId(7), id, data)
+        bench.engine.answer_named(bench.queue_pair, WrId(7), id, data.map(|data| (data, true)))
     };
     assert!(answer(&mut bench, second.id, Some(&mut data)).is_err());
     answer(&mut bench, first.id, None).expect("in order");

@@ -115,6 +115,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("a_name_that_is_refused_ends_nothing", named::a_name_that_is_refused_ends_nothing),
     ("names_have_limits", named::names_have_limits),
     ("many_names_beside_messages", named::many_names_beside_messages),
+    ("the_last_answer_speaks_for_all", named::the_last_answer_speaks_for_all),
     ("a_named_read_ends_with_its_queue_pair", named::a_named_read_ends_with_its_queue_pair),
     ("tagged_data_lands", tagged::tagged_data_lands),
     ("tagged_data_is_scattered", tagged::tagged_data_is_scattered),

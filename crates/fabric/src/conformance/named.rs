@@ -176,6 +176,37 @@ pub(super) fn many_names_beside_messages(h: &mut Harness<'_>) {
     h.ping(&mut p);
 }
 
+/// When the end of an answer is told, those before it have left, too.
+pub(super) fn the_last_answer_speaks_for_all(h: &mut Harness<'_>) {
+    const READS: usize = 12;
+    let Some(mut p) = serving(h) else { return };
+    let qa = p.qa;
+    let into = p.a.buffer(READS * 5000);
+    for read in 0..READS {
+        let data = [into.span().part(read * 5000, 5000)];
+        p.a.named_read(qa, &data, b"n", read as u64).expect("posted");
+    }
+    let mut sources = Vec::new();
+    for read in 0..READS {
+        let ask = asked(h, &mut p);
+        let source = p.b.filled(ask.offset, 5000);
+        let data = [source.span().clone()];
+        match read + 1 < READS {
+            true => p.b.answer_silently(&ask, &data).expect("answered"),
+            false => p.b.answer(&ask, Some(&data)).expect("answered"),
+        }
+        sources.push(source);
+    }
+    h.wait(&mut p, "the end of the last answer", |p| !p.b.completions.is_empty());
+    // Nothing of them is read any more.
+    sources.into_iter().for_each(|source| p.b.take_back(source));
+    h.wait(&mut p, "all", |p| p.a.completions.len() == READS);
+    for read in 0..READS {
+        let got = bytes(&into.span().part(read * 5000, 5000));
+        assert!(got == pattern(read as u64, 5000), "wrong data of {read}");
+    }
+}
+
 pub(super) fn a_named_read_ends_with_its_queue_pair(h: &mut Harness<'_>) {
     // Who ends it, and when: before it is answered, while the answer is under way.
     for case in 0..4 {

@@ -216,8 +216,19 @@ impl Node {
     pub fn answer(&mut self, ask: &NamedAsk, data: Option<&[Span]>) -> Result<(), PostError> {
         let (qp, id) = (ask.queue_pair, ask.id);
         let Some(data) = data else { return self.engine.answer_named(qp, WrId(0), id, None) };
-        let answer = |e: &mut dyn Engine, wr| e.answer_named(qp, wr, id, Some(&mut list(data)));
-        self.post(Opcode::NamedAnswer, Some(qp), true, answer).map(drop)
+        self.post(Opcode::NamedAnswer, Some(qp), true, |e, wr| {
+            e.answer_named(qp, wr, id, Some((&mut list(data), true)))
+        })
+        .map(drop)
+    }
+
+    /// As [`answer`](Self::answer), of whose end nothing is told.
+    pub fn answer_silently(&mut self, ask: &NamedAsk, data: &[Span]) -> Result<(), PostError> {
+        let (qp, id) = (ask.queue_pair, ask.id);
+        self.post(Opcode::NamedAnswer, Some(qp), false, |e, wr| {
+            e.answer_named(qp, wr, id, Some((&mut list(data), false)))
+        })
+        .map(drop)
     }
 
     /// One round: takes what is ready and checks it against the books.

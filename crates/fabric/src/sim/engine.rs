@@ -326,14 +326,16 @@ impl Engine for SimEngine {
         queue_pair: QueuePair,
         wr_id: WrId,
         id: u32,
-        data: Option<&mut SgList>,
+        data: Option<(&mut SgList, bool)>,
     ) -> Result<(), PostError> {
         self.offers(|attr| attr.verifies_names)?;
-        let Some(data) = data else { return self.net.world().refuse_named(queue_pair.0, id) };
+        let Some((data, signaled)) = data else {
+            return self.net.world().refuse_named(queue_pair.0, id);
+        };
         if !self.net.world().asks_for(queue_pair.0, id, sg_bytes(data)) {
             return Err(PostError::TooLarge);
         }
-        let work = work(Opcode::NamedAnswer, wr_id, true, &[], data);
+        let work = work(Opcode::NamedAnswer, wr_id, signaled, &[], data);
         self.post(queue_pair, Work { tag: Tag(id.into()), ..work })?;
         data.clear();
         Ok(())

@@ -72,8 +72,12 @@ impl World {
             peer.is_touched() && qp.is_touched() && !self.is_partitioned(qp.node, peer.node)
         });
         let (mut send_before, mut write_before, mut read_before) = (false, false, false);
+        let mut answer_before = false;
         for (index, work) in qp.works.iter().enumerate().filter(|(_, work)| work.rung) {
-            if qp.is_connected() && work.is_reportable() {
+            // What is told of an answer is told of all before it.
+            let may_tell = !(answer_before && work.opcode == Opcode::NamedAnswer);
+            answer_before |= work.opcode == Opcode::NamedAnswer && !work.reported;
+            if qp.is_connected() && work.is_reportable() && may_tell {
                 moves.push((index, Move::Report));
             }
             if work.done {

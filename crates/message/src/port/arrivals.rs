@@ -118,6 +118,7 @@ impl Connection {
             Target::Reply => self.reply_work_done(sh, index, completion.byte_len),
             Target::Discard => return self.discarded(sh, index, completion.byte_len),
             Target::Refer => self.referred_work_done(sh, index),
+            Target::Named => sh.named_read(self.id, index, Some(completion.byte_len)),
             Target::Control | Target::Receive => {}
         }
         Ok(())

@@ -146,6 +146,10 @@ impl Port {
             Status::Success => connection.handle_work(&mut self.sh, target, number, completion),
             // The engine tells of the end.
             Status::Flushed | Status::Cancelled => Ok(()),
+            Status::RemoteAccess if target == Target::Named => {
+                self.sh.named_read(connection.id, number, None);
+                Ok(())
+            }
             Status::RemoteAccess => {
                 // Next time without.
                 self.sh.refers &= target != Target::Refer;

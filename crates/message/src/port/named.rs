@@ -1,0 +1,79 @@
+//! Named reads, of this end and of peers.
+
+use dafs_fabric::{PostError, SgList, Span};
+
+use super::Port;
+use crate::config::SubmitError;
+use crate::connection::{State, Work};
+use crate::event::{ConnId, Named};
+use crate::work::Target;
+
+impl Port {
+    /// See [`Node::serve_named`](crate::Node::serve_named).
+    pub fn serve_named(&mut self) {
+        self.sh.engine.serve_named();
+    }
+
+    pub fn read_named(
+        &mut self,
+        conn: ConnId,
+        tag: u32,
+        (name, offset): (&[u8], u64),
+        (span, len): (&Span, usize),
+    ) -> Result<(), SubmitError> {
+        let (connection, sh) = self.find(conn).ok_or(SubmitError::NotConnected)?;
+        // What waits goes first, and takes the room that there will be.
+        if connection.state != State::Open || !connection.outbox_is_empty() {
+            return Err(SubmitError::QueueFull);
+        }
+        let (queue_pair, id) = (connection.queue_pair, connection.work_id(Target::Named, tag));
+        let mut into = SgList::from_iter([span.part(0, len)]);
+        let posted = sh.engine.post_named_read(queue_pair, id, &mut into, name, offset);
+        posted.map_err(|error| match error {
+            PostError::QueueFull => SubmitError::QueueFull,
+            PostError::NotConnected => SubmitError::NotConnected,
+            PostError::NotRegistered => SubmitError::NoMemory,
+            _ => SubmitError::TooLarge,
+        })?;
+        sh.posted = true;
+        Ok(())
+    }
+
+    #[inline]
+    pub fn next_named(&mut self) -> Option<Named> {
+        loop {
+            let ask = self.sh.engine.next_named()?;
+            let Some(index) = self.place_of(ask.queue_pair) else { continue };
+            let Some(Some(connection)) = self.connections.get(index as usize) else { continue };
+            if connection.state == State::Open {
+                return Some(Named { conn: connection.id, ask });
+            }
+        }
+    }
+
+    pub fn answer_named(&mut self, named: &Named, data: &mut SgList, token: Option<u64>) {
+        let Some((connection, sh)) = self.find(named.conn) else {
+            data.clear();
+            return self.sh.unsent(token);
+        };
+        let id = match token {
+            Some(token) => {
+                let pending = connection.responder.leave(token);
+                connection.responder.pending_replies[pending as usize].work = 1;
+                connection.work_id(Target::Reply, pending)
+            }
+            None => connection.work_id(Target::Control, 0),
+        };
+        let work = Work::NamedAnswer(named.ask.id);
+        connection.post_inline(sh, work, id, &[], data, token.is_some());
+    }
+
+    pub fn refuse_named(&mut self, named: &Named) {
+        if let Some((connection, sh)) = self.find(named.conn) {
+            let (queue_pair, id) = (connection.queue_pair, connection.work_id(Target::Control, 0));
+            // Where there is no connection any more nobody waits for it.
+            let _ = sh.engine.answer_named(queue_pair, id, named.ask.id, None);
+            sh.posted = true;
+        }
+    }
+}
