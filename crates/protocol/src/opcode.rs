@@ -147,8 +147,9 @@ pub mod outcome {
     pub const ADVISED: u16 = 19;
     pub const CACHED: u16 = 20;
     pub const REFS: u16 = 21;
+    pub const NAMED: u16 = 22;
     /// The largest number.
-    pub const LAST: u16 = REFS;
+    pub const LAST: u16 = NAMED;
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::attr::{Attr, FileKind, FsAttr, SetAttr};
 use crate::cache::{CacheHint, CacheInfo};
 use crate::handle::{CredHandle, FileHandle, SessionId, SlotId, StateId, WriteVerifier};
 use crate::lock::{LockRange, LockRequest, LockTicket, Locked, OwnerKey};
-use crate::reference::{REFERENCE_BYTES, ReferenceInfo};
+use crate::reference::{NamedReference, REFERENCE_BYTES, ReferenceInfo};
 use crate::status::Status;
 
 /// Bytes of a name.
@@ -368,6 +368,8 @@ pub enum Outcome {
     Cached(CacheInfo),
     /// RefsGet.
     References(ReferenceInfo),
+    /// RefsGet, where the network takes names.
+    Named(NamedReference),
 }
 
 impl Outcome {

@@ -8,6 +8,39 @@ pub const REFERENCE_BYTES: usize = 4;
 /// Stands for a block of which there is no reference.
 pub const NO_SLOT: u32 = u32::MAX;
 
+/// Bytes of a named reference at most.
+pub const NAMED_REFERENCE_BYTES_MAX: usize = 64;
+
+/// By what a client reads an open file in the server's cache, where the network takes names: the server gives it,
+/// and looks into it at each read; to the client it is but bytes. It is good for all of the file, as long as
+/// that is open for reading in the session that asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct NamedReference {
+    bytes: [u8; NAMED_REFERENCE_BYTES_MAX],
+    len: u8,
+}
+
+impl NamedReference {
+    /// Of these bytes; `None`: there are none, or too many.
+    pub fn new(bytes: &[u8]) -> Option<NamedReference> {
+        let mut all = [0; NAMED_REFERENCE_BYTES_MAX];
+        all.get_mut(..bytes.len())?.copy_from_slice(bytes); // not payload: a name
+        (!bytes.is_empty()).then_some(NamedReference { bytes: all, len: bytes.len() as u8 })
+    }
+
+    /// Those.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl std::fmt::Debug for NamedReference {
+    /// Who has it can read: it is in no log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NamedReference({} bytes)", self.len)
+    }
+}
+
 /// A word of the memory with the [entries](crate::EntryWord), and what it says as long as they may be believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LifeWord {

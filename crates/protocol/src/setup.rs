@@ -39,12 +39,20 @@ pub struct Features(pub u64);
 impl Features {
     /// The server tells by REFS_GET where blocks are in its cache.
     pub const REFERENCES: Features = Features(1);
+    /// REFS_GET answers with a named reference where the network takes names, and the client reads by it.
+    pub const NAMED_REFERENCES: Features = Features(2);
     /// Those of this end.
-    pub const OURS: Features = Features::REFERENCES;
+    pub const OURS: Features = Features(Features::REFERENCES.0 | Features::NAMED_REFERENCES.0);
 
     /// Has all that are asked for.
     pub fn has(self, asked: Features) -> bool {
         self.and(asked) == asked
+    }
+
+    /// Those but these.
+    #[must_use]
+    pub fn without(self, these: Features) -> Features {
+        Features(self.0 & !these.0)
     }
 
     /// Those that both ends have.

@@ -34,6 +34,7 @@ pub(super) fn number(result: &Outcome) -> u16 {
         Outcome::Advised { .. } => outcome::ADVISED,
         Outcome::Cached(_) => outcome::CACHED,
         Outcome::References(_) => outcome::REFS,
+        Outcome::Named(_) => outcome::NAMED,
     }
 }
 
@@ -97,6 +98,7 @@ pub(super) fn put(out: &mut Vec<u8>, result: &Outcome) {
         }
         Outcome::Cached(info) => put_cached(out, info),
         Outcome::References(info) => references::put(out, info),
+        Outcome::Named(named) => references::put_named(out, named),
     }
 }
 
@@ -144,6 +146,7 @@ pub(super) fn get(number: u16, r: &mut Reader<'_>) -> Result<Outcome, DecodeErro
         outcome::ADVISED => Outcome::Advised { bytes: r.u64()?, cache: operations::cache(r)? },
         outcome::CACHED => Outcome::Cached(cached(r)?),
         outcome::REFS => Outcome::References(references::get(r)?),
+        outcome::NAMED => Outcome::Named(references::get_named(r)?),
         _ => return Err(DecodeError::Value("outcome")),
     })
 }

@@ -2,7 +2,7 @@
 
 use super::DecodeError;
 use super::wire::{Put, Reader};
-use crate::reference::{LifeWord, NO_SLOT, REFERENCE_BYTES, ReferenceInfo};
+use crate::reference::{LifeWord, NO_SLOT, NamedReference, REFERENCE_BYTES, ReferenceInfo};
 
 pub(super) fn put(out: &mut Vec<u8>, info: &ReferenceInfo) {
     out.u32(info.bytes);
@@ -27,6 +27,18 @@ pub(super) fn get(r: &mut Reader<'_>) -> Result<ReferenceInfo, DecodeError> {
         server: life(r)?,
         session: life(r)?,
     })
+}
+
+pub(super) fn put_named(out: &mut Vec<u8>, named: &NamedReference) {
+    let bytes = named.as_bytes();
+    out.u8(bytes.len() as u8);
+    out.extend_from_slice(bytes); // not payload: a name
+}
+
+pub(super) fn get_named(r: &mut Reader<'_>) -> Result<NamedReference, DecodeError> {
+    let len = usize::from(r.u8()?);
+    let named = NamedReference::new(r.take(len)?);
+    named.ok_or(DecodeError::Value("bytes of a named reference"))
 }
 
 /// Appends the slot of each block, [`NO_SLOT`] where there is none.

@@ -222,7 +222,7 @@ impl Random {
 /// Operations there are.
 pub const OPERATIONS: u64 = 46;
 /// Outcomes there are.
-pub const OUTCOMES: u64 = 21;
+pub const OUTCOMES: u64 = 22;
 
 /// Names that an operation borrows.
 #[derive(Debug, Default)]
@@ -387,6 +387,12 @@ fn newer_operation<'a>(which: u64, r: &mut Random) -> Operation<'a> {
 }
 
 /// Outcome number `which` with random fields.
+fn named(r: &mut Random) -> NamedReference {
+    let len = 1 + r.below(NAMED_REFERENCE_BYTES_MAX as u64) as usize;
+    let bytes: Vec<u8> = (0..len).map(|_| r.u64() as u8).collect();
+    NamedReference::new(&bytes).expect("not too long")
+}
+
 pub fn outcome(which: u64, r: &mut Random) -> Outcome {
     let verifier = WriteVerifier(r.array());
     match which {
@@ -463,6 +469,7 @@ pub fn outcome(which: u64, r: &mut Random) -> Outcome {
             server: LifeWord { number: r.u32(), value: r.u64() },
             session: LifeWord { number: r.u32(), value: r.u64() },
         }),
+        21 => Outcome::Named(named(r)),
         _ => unreachable!(),
     }
 }
