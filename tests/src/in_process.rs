@@ -32,7 +32,7 @@ pub fn shared(store: Arc<dyn Store>, limits: Limits, arena_bytes: usize) -> Arc<
         policy: dafs_unifier::Policy::default(),
         domain: DomainId::FIRST,
         share_cache: false,
-        optimistic: Default::default(),
+        optimistic: dafs_server::Optimistic::Both,
         data_path: DataPath::Unifier,
         path: "in process".into(),
     };

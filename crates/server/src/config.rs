@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::config_keys::{self, ARENA_BYTES_MIN};
 use crate::limits::Limits;
+pub use crate::optimistic::Optimistic;
 use crate::paths::DataPath;
 use crate::values;
 
@@ -61,37 +62,6 @@ impl std::str::FromStr for LocalSocket {
             "none" => Ok(LocalSocket::Off),
             path if path.starts_with('/') => Ok(LocalSocket::In(path.into())),
             _ => Err("expected auto, none or the absolute path of a directory".into()),
-        }
-    }
-}
-
-/// How clients read what is cached without asking the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Optimistic {
-    /// Those who may map the cache, and could read all of it by themselves, are told where blocks are in it.
-    #[default]
-    Trusted,
-    /// Nobody is told.
-    Off,
-}
-
-impl Optimistic {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Optimistic::Trusted => "trusted",
-            Optimistic::Off => "off",
-        }
-    }
-}
-
-impl std::str::FromStr for Optimistic {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Optimistic, String> {
-        match text {
-            "trusted" => Ok(Optimistic::Trusted),
-            "off" => Ok(Optimistic::Off),
-            _ => Err("expected trusted or off".into()),
         }
     }
 }

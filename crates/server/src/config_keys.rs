@@ -100,9 +100,10 @@ pub const KEYS: &[ConfigKey] = &[
         Server,
         "optimistic",
         [r#""trusted""#, ""],
-        "trusted or off",
-        "Whether programs that may map the cache (see shared_cache, share_cache) are told where blocks of the files \
-         that they have open are in it, so that they read them without asking.",
+        "trusted, checked, both or off",
+        "Whether what is cached of open files is read without requests: trusted, by shared memory, by programs that \
+         may map the cache (see shared_cache, share_cache) and are told where blocks are in it; checked, over TCP, by \
+         references that the server checks at each read.",
     ),
     ConfigKey {
         bounds: Some((ARENA_BYTES_MIN, u64::MAX)),
@@ -234,7 +235,7 @@ pub const KEYS: &[ConfigKey] = &[
         Export,
         "optimistic",
         [r#""trusted""#, "that of the server"],
-        "trusted or off",
+        "trusted, checked, both or off",
         "As the server's key optimistic, for files of this export.",
     ),
     key(

@@ -19,6 +19,7 @@ use rustc_hash::FxHashMap;
 
 use crate::locks::Ended;
 use crate::metrics::WorkerCounters;
+use crate::named::NamedKey;
 use crate::numbers::LastNumber;
 use crate::session::Session;
 use crate::shared::Shared;
@@ -88,6 +89,8 @@ pub(crate) struct Context {
     pub writing_back: Cell<usize>,
     pub fetches: Fetches,
     pub last_number: Cell<LastNumber>,
+    /// Of what clients read open files by.
+    pub named_key: RefCell<NamedKey>,
     /// Of fetches and replies.
     next_transfer: Cell<u64>,
     headers: RefCell<Vec<Vec<u8>>>,
@@ -105,6 +108,7 @@ const HELD_CAPACITY_MAX: usize = 8;
 impl Context {
     pub(crate) fn new(shared: Arc<Shared>, number: u16, segments_max: usize) -> Context {
         let counters = shared.counters.of_worker();
+        let named_key = RefCell::new(NamedKey::new(shared.random()));
         Context {
             shared,
             number,
@@ -115,6 +119,7 @@ impl Context {
             writing_back: Cell::new(0),
             fetches: Fetches::default(),
             last_number: Cell::default(),
+            named_key,
             next_transfer: Cell::new(1),
             headers: RefCell::default(),
             held: RefCell::default(),

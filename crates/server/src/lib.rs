@@ -32,6 +32,7 @@ mod mailbox;
 mod memory_pressure;
 mod metrics;
 mod name_lock;
+mod named;
 mod numbers;
 mod opens;
 mod operations;

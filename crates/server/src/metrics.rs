@@ -48,6 +48,10 @@ pub(crate) struct WorkerCounters {
     pub bytes_read: AtomicU64,
     /// Reads that the cache answered at once; the cache itself counts all others.
     pub cache_hits: AtomicU64,
+    /// Reads by a reference, which are no requests.
+    pub named_reads: AtomicU64,
+    /// Those that were refused.
+    pub named_refused: AtomicU64,
 }
 
 /// Adds to a counter that this thread alone changes.

@@ -16,6 +16,55 @@ use smallvec::SmallVec;
 /// Of a session: one for each class of requests.
 const CONNECTIONS: usize = 2;
 
+/// How clients read what is cached without asking the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Optimistic {
+    /// Those who may map the cache, and could read all of it by themselves, are told where blocks are in it.
+    #[default]
+    Trusted,
+    /// Where the network takes names, by references that are checked at each read; nobody is told of places.
+    Checked,
+    /// As both, each where it is possible.
+    Both,
+    /// Nobody is told.
+    Off,
+}
+
+impl Optimistic {
+    /// Clients are told where blocks are.
+    pub(crate) fn tells_places(self) -> bool {
+        matches!(self, Optimistic::Trusted | Optimistic::Both)
+    }
+
+    /// Clients are given references by name.
+    pub(crate) fn gives_names(self) -> bool {
+        matches!(self, Optimistic::Checked | Optimistic::Both)
+    }
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Optimistic::Trusted => "trusted",
+            Optimistic::Checked => "checked",
+            Optimistic::Both => "both",
+            Optimistic::Off => "off",
+        }
+    }
+}
+
+impl std::str::FromStr for Optimistic {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Optimistic, String> {
+        match text {
+            "trusted" => Ok(Optimistic::Trusted),
+            "checked" => Ok(Optimistic::Checked),
+            "both" => Ok(Optimistic::Both),
+            "off" => Ok(Optimistic::Off),
+            _ => Err("expected trusted, checked, both or off".into()),
+        }
+    }
+}
+
 /// What clients may map of one cache domain.
 #[derive(Debug)]
 pub(crate) struct Shown {
@@ -35,26 +84,32 @@ pub(crate) type Keys = [Rkey; 2];
 /// By the numbers of cache domains: what a client may map of them.
 type KeysOfAll = Rc<[Option<Keys>]>;
 
-/// What each connection of a session may map.
+/// What each connection of a session may map, and whether it takes names.
 #[derive(Debug, Default)]
-pub(crate) struct Mappable<C = ConnId>(RefCell<SmallVec<[(C, KeysOfAll); CONNECTIONS]>>);
+pub(crate) struct Mappable<C = ConnId>(RefCell<SmallVec<[(C, KeysOfAll, bool); CONNECTIONS]>>);
 
 impl<C: PartialEq> Mappable<C> {
     /// Of a connection that becomes part of the session.
-    pub(crate) fn add(&self, connection: C, keys: KeysOfAll) {
-        self.0.borrow_mut().push((connection, keys));
+    pub(crate) fn add(&self, connection: C, keys: KeysOfAll, takes_names: bool) {
+        self.0.borrow_mut().push((connection, keys, takes_names));
     }
 
     /// The connection touches nothing any more.
     pub(crate) fn remove(&self, connection: C) {
-        self.0.borrow_mut().retain(|(of, _)| *of != connection);
+        self.0.borrow_mut().retain(|(of, ..)| *of != connection);
     }
 
     /// What a client uses that has asked by this connection.
     pub(crate) fn keys(&self, connection: C, domain: DomainId) -> Option<Keys> {
         let all = self.0.borrow();
-        let (_, keys) = all.iter().find(|(of, _)| *of == connection)?;
+        let (_, keys, _) = all.iter().find(|(of, ..)| *of == connection)?;
         keys.get(domain.0).copied().flatten()
+    }
+
+    /// What this connection asks for by name is looked up here.
+    pub(crate) fn takes_names(&self, connection: C) -> bool {
+        let all = self.0.borrow();
+        all.iter().any(|(of, _, takes)| *of == connection && *takes)
     }
 }
 
@@ -147,13 +202,14 @@ mod tests {
         let all = Mappable::<u64>::default();
         let keys = |number: u64| -> KeysOfAll { [Some([Rkey(number), Rkey(number + 1)])].into() };
         let has = |connection| all.keys(connection, DomainId::FIRST).is_some();
-        (1..=2).for_each(|number| all.add(number, keys(number)));
+        (1..=2).for_each(|number| all.add(number, keys(number), number == 1));
         // The second one breaks, and is made again, twice.
         for (broken, next) in [(2, 3), (3, 4)] {
-            all.add(next, keys(next));
+            all.add(next, keys(next), false);
             all.remove(broken);
             assert!(has(1) && has(next) && !has(broken), "{broken}");
         }
         assert!(all.keys(1, DomainId(1)).is_none());
+        assert!(all.takes_names(1) && !all.takes_names(4));
     }
 }

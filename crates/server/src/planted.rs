@@ -58,6 +58,10 @@ pub enum Defect {
     VerifierKeptThoughUnwritten,
     /// The mark of an end in order stays for the server after the next one.
     EndMarkStays,
+    /// A key for named references stays for ever.
+    KeyNotReplaced,
+    /// A named reference is good for any session that has such an open.
+    SessionNotLookedAt,
 }
 
 #[cfg(feature = "planted")]
@@ -74,7 +78,7 @@ mod chosen {
             [Defect::ResentWithOtherData, Defect::ReadersNotCounted, Defect::WaitsNotCounted];
 
         /// Those that the simulation finds.
-        pub const ALL: [Defect; 21] = [
+        pub const ALL: [Defect; 23] = [
             Defect::ReplyCacheSkipped,
             Defect::AnswerGoesAstray,
             Defect::BrokenBindCompleted,
@@ -96,6 +100,8 @@ mod chosen {
             Defect::NameTurnsNotTaken,
             Defect::VerifierKeptThoughUnwritten,
             Defect::EndMarkStays,
+            Defect::KeyNotReplaced,
+            Defect::SessionNotLookedAt,
         ];
     }
 

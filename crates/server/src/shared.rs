@@ -181,6 +181,8 @@ pub struct Counters {
     pub callbacks: AtomicU64,
     /// Places of blocks that clients were told, to read them without asking.
     pub references_told: AtomicU64,
+    /// Named references that clients were told.
+    pub named_told: AtomicU64,
     /// Those that each worker has for itself.
     workers: Mutex<Vec<Arc<WorkerCounters>>>,
 }
@@ -206,6 +208,11 @@ impl Counters {
     /// Bytes read by clients.
     pub fn bytes_read(&self) -> u64 {
         self.sum(|worker| &worker.bytes_read)
+    }
+
+    /// Reads by a reference that were answered, and that were refused.
+    pub fn named_reads(&self) -> [u64; 2] {
+        [self.sum(|worker| &worker.named_reads), self.sum(|worker| &worker.named_refused)]
     }
 
     /// Reads that the cache answered at once, beside those that it counts itself.

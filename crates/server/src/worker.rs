@@ -8,6 +8,7 @@ mod complaints;
 mod connections;
 mod crowd;
 mod misses;
+mod named;
 mod requests;
 mod sessions;
 mod transfers;
@@ -66,7 +67,8 @@ const SHUT_DOWN_MAX: Duration = Duration::from_secs(5);
 
 impl Worker {
     /// A worker of `shared` over a node; `number` is part of its sessions' ids.
-    pub fn new(number: u16, node: Node, shared: Arc<Shared>) -> Worker {
+    pub fn new(number: u16, mut node: Node, shared: Arc<Shared>) -> Worker {
+        node.serve_named();
         let mailbox = Arc::new(Mailbox::default());
         mailbox.ready.set_waiter(node.waiter());
         shared.join(number, mailbox.clone());
@@ -105,6 +107,7 @@ impl Worker {
             busy = true;
             self.answer_shorts();
         }
+        busy |= self.answer_named();
         if self.node.has_told() || self.tasks.has_ready() || self.has_actions() {
             busy |= self.do_all();
         }
@@ -425,6 +428,7 @@ impl Worker {
         self.end_slow_transfers(lease);
         self.end_late_set_ups();
         self.report_withheld();
+        self.replace_named_key();
         if self.context.number == 0 && self.shared.unifier.write_back_due(self.clock.caller()) {
             self.write_back();
         }

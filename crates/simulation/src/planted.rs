@@ -14,7 +14,7 @@ const EARLY_MIN: usize = 12;
 /// Defects that the workload reaches hardly or not at all within these seeds, and the tests that
 /// each makes fail: whether a seed finds one depends on each change of the code. They are tried and
 /// told each time, and counted as found only when they are.
-const SHOWN_BY_TESTS: [(&str, &str); 6] = [
+const SHOWN_BY_TESTS: [(&str, &str); 8] = [
     ("client: CallbackTakenEarly", "core locks::a_grant_before_the_reply_waits_for_it"),
     ("message: ReferenceEndsEarly", "references::data_is_read_where_it_is_and_let_go"),
     ("message: LoanEndsWithConnection", "references::what_is_lent_outlives_connections"),
@@ -23,6 +23,8 @@ const SHOWN_BY_TESTS: [(&str, &str); 6] = [
         "server: VerifierKeptThoughUnwritten",
         "server clean_end::tests::what_is_not_on_disk_leaves_no_mark",
     ),
+    ("server: KeyNotReplaced", "server named a_reference_of_a_former_key_is_refused"),
+    ("server: SessionNotLookedAt", "server named it_is_good_for_nobody_else"),
     (
         "unifier: CopyOnWriteSkipped",
         "parts::a_writer_does_not_wait_for_a_reader_nor_change_what_it_has",

@@ -129,7 +129,7 @@ impl SimServer {
             path: "memory".into(),
             domain: dafs_unifier::DomainId::FIRST,
             share_cache: false,
-            optimistic: Default::default(),
+            optimistic: dafs_server::Optimistic::Both,
         };
         let key = plan.options.key.clone().filter(|_| plan.key);
         let options = SharedOptions {

@@ -141,6 +141,7 @@ fn values(shared: &Shared) -> Vec<Value> {
     let cache = shared.unifier.stats();
     let locks = shared.locks.stats();
     let [referenced, lent] = shared.quotas.taken();
+    let [named_reads, named_refused] = counters.named_reads();
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let size = |counter: &std::sync::atomic::AtomicUsize| counter.load(Ordering::Relaxed) as u64;
     let value = |name, help, value| Value { name, help, value, gauge: false };
@@ -154,6 +155,17 @@ fn values(shared: &Shared) -> Vec<Value> {
             "references_told",
             "Places of blocks that clients were told, to read them without asking",
             load(&counters.references_told),
+        ),
+        value(
+            "named_told",
+            "References that clients were told, to read open files by",
+            load(&counters.named_told),
+        ),
+        value("named_reads", "Reads by a reference, which are no requests", named_reads),
+        value(
+            "named_refused",
+            "Reads by a reference of what is not cached, or may not be had",
+            named_refused,
         ),
         value("replays", "Requests answered again after a break", load(&counters.replays)),
         value("read_bytes", "Bytes read by clients", counters.bytes_read()),

@@ -1,4 +1,5 @@
-//! Telling clients of this host where blocks are in the cache, so that they read them by themselves.
+//! Telling clients of this host where blocks are in the cache, so that they read them by themselves, and others by
+//! what they read open files without a request.
 
 use std::sync::atomic::Ordering;
 
@@ -9,6 +10,7 @@ use super::file::readable;
 use crate::chain::Chain;
 use crate::config::Optimistic;
 use crate::context::Action;
+use crate::named::Capability;
 
 impl Chain {
     /// Where `count` blocks of a file are, from block `first` on. What the client reads then he says by the bits of
@@ -22,10 +24,17 @@ impl Chain {
         (first, count): (u64, u32),
         accessed: Rkey,
     ) -> Result<Outcome, Status> {
-        let open = readable(&self.session, self.state(state)?)?;
+        let state = self.state(state)?;
+        let open = readable(&self.session, state)?;
         let shared = self.context.shared.clone();
         let export = shared.exports.iter().nth(open.export_number().into());
-        let may = export.is_some_and(|export| export.optimistic == Optimistic::Trusted);
+        let optimistic = export.map_or(Optimistic::Off, |export| export.optimistic);
+        let is_cached = open.file.cached().is_some();
+        let takes_names = self.session.mappable.takes_names(self.conn());
+        if is_cached && optimistic.gives_names() && takes_names {
+            return self.named_reference(state);
+        }
+        let may = optimistic.tells_places();
         let file = open.file.cached().filter(|_| may).ok_or(Status::NotSupp)?;
         let shown = file.entries().and_then(|entries| shared.shown.with(entries));
         let (domain, shown) = shown.ok_or(Status::NotSupp)?;
@@ -54,5 +63,13 @@ impl Chain {
             server: word(shown.life.server()),
             session: word(session),
         }))
+    }
+
+    /// By what all of an open file is read without a request.
+    fn named_reference(&self, state: StateId) -> Result<Outcome, Status> {
+        let capability = Capability::whole(state, self.session.number());
+        let named = self.context.named_key.borrow().seal(&capability).ok_or(Status::NotSupp)?;
+        self.context.shared.counters.named_told.fetch_add(1, Ordering::Relaxed);
+        Ok(Outcome::Named(named))
     }
 }

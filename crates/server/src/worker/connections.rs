@@ -6,8 +6,8 @@ use std::time::Duration;
 use dafs_fabric::{ConnectError, Incoming, SgList, Span};
 use dafs_message::{ConnId, ConnOptions, RequestId};
 use dafs_protocol::{
-    CALLBACK_SLOTS, DecodeError, KeyHandshake, Purpose, SameHostToken, SessionId, SetupReply,
-    Status, decode_setup_request,
+    CALLBACK_SLOTS, DecodeError, Features, KeyHandshake, Purpose, SameHostToken, SessionId,
+    SetupReply, Status, decode_setup_request,
 };
 use rustc_hash::FxHashMap;
 
@@ -230,7 +230,11 @@ impl Worker {
                 self.refuse_set_up(id, status, text, None);
             }
             Step::Answer(reply) => self.answer(id, &reply, None),
-            Step::Proven { who, entry, handshake } => {
+            Step::Proven { who, mut entry, handshake } => {
+                let takes_names = self.takes_names(connection, entry.features);
+                if !takes_names {
+                    entry.features = entry.features.without(Features::NAMED_REFERENCES);
+                }
                 let bound = match entry.purpose {
                     Purpose::Create { attr, client } => {
                         self.create(connection, who, (client, entry.attempt), attr, peer)
@@ -254,7 +258,8 @@ impl Worker {
                         let key = |memory: &Span| {
                             self.node.readable_by(connection, memory).map(|memory| memory.rkey)
                         };
-                        session.mappable.add(connection, self.shared.shown.keys(key));
+                        let keys = self.shared.shown.keys(key);
+                        session.mappable.add(connection, keys, takes_names);
                         let bind =
                             WaitingBind { connection, request: id, session, entry, handshake };
                         self.bind(bind, old);
@@ -265,6 +270,13 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Whether references are given to the client of a connection, who has said these features.
+    fn takes_names(&self, connection: ConnId, features: Features) -> bool {
+        features.has(Features::NAMED_REFERENCES)
+            && self.shared.exports.iter().any(|export| export.optimistic.gives_names())
+            && self.node.verifies_names(connection)
     }
 
     fn refuse_set_up(
