@@ -1,6 +1,6 @@
 //! `dafs explain`: how reads of a file go, and why not in a better way.
 
-use dafs_client::{File, OpenOptions};
+use dafs_client::{File, OpenOptions, OptimisticWay};
 use serde::Serialize;
 
 use crate::connect::{ConnectArgs, Connections, Remote};
@@ -14,7 +14,8 @@ use crate::transport::Transport;
 #[command(after_help = "Examples:\n  \
     dafs explain dafs://localhost/data.bin\n  \
     dafs explain --json 'dafs://localhost/data.bin?transport=tcp' | jq .why_not_optimistic\n\n\
-    Optimistic reads are those that copy cached blocks out of the server's memory without asking the server.")]
+    Optimistic reads are those that need no request: trusted, by shared memory, they copy cached blocks out of the\n\
+    server's memory; checked, over TCP, they show a reference that the server checks at each read.")]
 pub struct Args {
     /// One JSON object per file.
     #[arg(long)]
@@ -34,9 +35,9 @@ struct Told<'a> {
     size: u64,
     /// Of it, in the server's cache.
     cached_bytes: u64,
-    /// Small reads of what is cached do without the server.
+    /// Small reads of what is cached do without a request.
     optimistic: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    optimistic_mode: Option<&'static str>,
     why_not_optimistic: Option<&'static str>,
 }
 
@@ -52,15 +53,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let fail = |error| remote.failure(&remote.path, error);
         let file = remote.session.open(&remote.path, OpenOptions::read()).map_err(fail)?;
         let cached_bytes = cached(&remote, &file)?;
-        let why_not_optimistic = file.why_not_optimistic().map_err(fail)?;
+        let optimistic = file.optimistic_way().map_err(fail)?;
         let info = remote.session.info();
         let told = Told {
             url,
             transport: Transport::told(&info),
             size: file.attr().map_err(fail)?.size,
             cached_bytes,
-            optimistic: why_not_optimistic.is_none(),
-            why_not_optimistic,
+            optimistic: optimistic.is_ok(),
+            optimistic_mode: optimistic.ok().map(OptimisticWay::name),
+            why_not_optimistic: optimistic.err(),
         };
         match args.json {
             true => out.json(&told)?,
@@ -92,7 +94,12 @@ fn print(told: &Told<'_>, out: &mut Output) -> Result<(), Failure> {
     }
     match told.why_not_optimistic {
         None => {
-            out.line("  reads up to 64 KiB of what is cached: without the server (optimistic)")?;
+            out.line(match told.optimistic_mode {
+                Some("checked") => {
+                    "  reads up to 64 KiB of what is cached: by a reference, without a request (optimistic, checked)"
+                }
+                _ => "  reads up to 64 KiB of what is cached: without the server (optimistic, trusted)",
+            })?;
             out.line("  others: the server is asked")?;
         }
         Some(why) => {

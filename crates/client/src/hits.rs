@@ -14,6 +14,28 @@ const NOT_TOLD: &str = "the server tells nothing of this file: it does so for no
 const NOT_MAPPED: &str =
     "the server's cache cannot be mapped here (a limit of addresses, RLIMIT_AS?)";
 
+const NOT_GIVEN: &str = "the server gives no reference of this file: it does so for nobody (--optimistic off), or does \
+    not cache it itself (--datapath)";
+
+/// How reads go that need no request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OptimisticWay {
+    /// This process maps the server's cache, and reads there by itself.
+    Trusted,
+    /// By a reference that the server checks at each read.
+    Checked,
+}
+
+impl OptimisticWay {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            OptimisticWay::Trusted => "trusted",
+            OptimisticWay::Checked => "checked",
+        }
+    }
+}
+
 impl File {
     /// Reads without the server. `None`: it is to be asked.
     #[inline]
@@ -34,15 +56,33 @@ impl File {
         }
     }
 
-    /// Why reads of what is cached are not made without the server; `None`: they are. Asks the server, and so begins
-    /// with them.
+    /// How reads of what is cached go without a request, or why they do not. Asks the server, and so begins with
+    /// them.
     ///
     /// # Errors
     /// [`Error`](crate::Error).
-    pub fn why_not_optimistic(&self) -> Result<Option<&'static str>> {
-        if let Some(why) = self.session().inner.lock().core.why_no_references() {
-            return Ok(Some(why));
+    pub fn optimistic_way(&self) -> Result<std::result::Result<OptimisticWay, &'static str>> {
+        let (placed, named) = {
+            let core = &self.session().inner.lock().core;
+            (core.why_no_references(), core.why_not_named())
+        };
+        match (placed, named) {
+            (None, _) => Ok(self.why_not_trusted()?.map_or(Ok(OptimisticWay::Trusted), Err)),
+            (Some(_), None) => Ok(self.why_not_checked()?.map_or(Ok(OptimisticWay::Checked), Err)),
+            (Some(why), Some(_)) => Ok(Err(why)),
         }
+    }
+
+    fn why_not_checked(&self) -> Result<Option<&'static str>> {
+        match self.call(Work::References { file: self.key(), first: 0, count: 0, accessed: 0 }) {
+            Ok(Output::Unit) => Ok(None),
+            Ok(other) => Err(unexpected(&other)),
+            Err(error) if error.status() == Some(Status::NotSupp) => Ok(Some(NOT_GIVEN)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn why_not_trusted(&self) -> Result<Option<&'static str>> {
         let (references, optimistic) = (&self.inner.references, &self.session().inner.optimistic);
         match self.call(self.question(0)) {
             Ok(Output::References(referred)) => {

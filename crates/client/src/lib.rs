@@ -50,6 +50,7 @@ pub use file::File;
 pub use future::CallFuture;
 pub use group::Group;
 pub use handle_calls::{Changed, DirAhead};
+pub use hits::OptimisticWay;
 pub use interrupt::{Interrupt, InterruptGuard};
 pub use keep::{FlushAhead, KeptOptions};
 pub use lend::Lent;

@@ -498,7 +498,15 @@ impl Session {
             reconnects: facts.reconnects,
             new_sessions: facts.new_sessions,
             round_trips: facts.requests,
-            optimistic: self.inner().optimistic.stats(),
+            optimistic: {
+                let own = self.inner().optimistic.stats();
+                OptimisticStats {
+                    hits: own.hits + facts.named.hits,
+                    refused: facts.named.refused,
+                    asked: own.asked + facts.named.asked,
+                    ..own
+                }
+            },
             copied_bytes: dafs_fabric::mem::copied_bytes(),
             registrations: dafs_fabric::mem::registrations(),
             system_calls: facts.system_calls,

@@ -17,7 +17,7 @@ pub enum ReadPath {
     /// Each asks the server, which places the data.
     #[default]
     RpcDirect,
-    /// Out of the server's cache without asking, as far as this process may; one at a time.
+    /// Out of the server's cache without a request: by this process, one at a time, or by a reference.
     Optimistic,
 }
 

@@ -207,7 +207,10 @@ impl Target for Remote {
         let mut calls = Calls::new(self, work, file);
         let costs = Costs::begin(&session)?;
         let mut slice = match (&calls.file, self.read_path) {
-            (Some(file), ReadPath::Optimistic) if matches!(work.op, Op::Read | Op::RandRead) => {
+            // Several at a time are reads by name, which are posted as requests are.
+            (Some(file), ReadPath::Optimistic)
+                if work.depth == 1 && matches!(work.op, Op::Read | Op::RandRead) =>
+            {
                 let offsets = Offsets::new(self.file_bytes, work.size as u64, work.op.is_random());
                 read_path::measure(work, file, offsets, window.a_buffer()?)?
             }

@@ -79,7 +79,8 @@ pub struct Args {
     #[arg(long, value_name = "KIND", default_value = "shared")]
     memory: Memory,
     /// With a URL: how reads go: rpc-direct (the server is asked, and places the data), or optimistic (out of its
-    /// cache without asking, as far as this process may map it; depth 1).
+    /// cache without a request: by this process, which maps it, one at a time, or by a reference that the server checks
+    /// at each).
     #[arg(long, value_name = "PATH", default_value = "rpc-direct")]
     path: ReadPath,
     /// One JSON object per row.
@@ -157,9 +158,6 @@ fn options(args: &Args) -> Result<IoOptions, Failure> {
     }
     if args.direct && args.size.iter().any(|size| size % 4096 != 0) {
         return Err(Failure::usage("with --direct, sizes must be multiples of 4k"));
-    }
-    if args.path == ReadPath::Optimistic && args.depth.iter().any(|depth| *depth != 1) {
-        return Err(Failure::usage("--path optimistic is for --depth 1: no request is under way"));
     }
     if args.file_size < largest {
         return Err(Failure::usage("--file-size must be at least the largest --size"));

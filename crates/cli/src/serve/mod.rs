@@ -111,9 +111,10 @@ pub struct Args {
     /// given), to read it by themselves: faster, and file modes protect nothing of what is cached.
     #[arg(long)]
     share_cache: bool,
-    /// Whether programs that may map the cache are told where blocks of the files that they have open are in it, so
-    /// that they read them without asking: trusted (the default), or off.
-    #[arg(long, value_name = "trusted|off", value_parser = optimistic)]
+    /// Whether what is cached of open files is read without requests: trusted (the default), by programs that may map
+    /// the cache, which are told where blocks are in it; checked, over TCP, by references that the server checks at each
+    /// read; both; or off.
+    #[arg(long, value_name = "trusted|checked|both|off", value_parser = optimistic)]
     optimistic: Option<Optimistic>,
     /// How file data goes between disk and network: unifier, normal, mmap or sendfile.
     #[arg(long, value_name = "PATH", long_help = DATA_PATHS)]

@@ -65,6 +65,11 @@ impl Core {
         {
             return self.on_references(conn, flight, info, data_len);
         }
+        if let (Work::References { .. }, [Ok(Outcome::Named(reference))]) =
+            (&flight.call.work, results)
+        {
+            return self.on_named_reference(flight, reference);
+        }
         let own = flight.operations - flight.beside;
         let failed = results.iter().take(own).find_map(|result| result.as_ref().err().copied());
         if let Some(status) = failed {

@@ -10,6 +10,7 @@ use dafs_protocol::{
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
+use super::named::NamedCounts;
 use super::same_host::Nearer;
 use crate::options::SessionOptions;
 
@@ -132,6 +133,7 @@ pub struct Facts {
     pub reconnects: u64,
     pub new_sessions: u64,
     pub requests: u64,
+    pub named: NamedCounts,
     pub system_calls: u64,
 }
 
@@ -152,6 +154,7 @@ impl Facts {
             reconnects: 0,
             new_sessions: 0,
             requests: 0,
+            named: NamedCounts::default(),
             system_calls: 0,
         }
     }

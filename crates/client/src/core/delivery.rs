@@ -93,6 +93,9 @@ impl Core {
         {
             file.kept.remove(id);
         }
+        if let (Work::References { .. }, Err(error)) = (&call.work, &result) {
+            self.no_reference(&call.work, error.status());
+        }
         if !matches!(call.work, Work::Close { .. }) {
             if let Some(key) = call.work.file() {
                 self.end_of_call(key);

@@ -8,6 +8,7 @@ use dafs_protocol::{Attr, FileHandle, Identity, StateId, Status, WriteVerifier};
 
 use super::call::CallRecord;
 use super::ids::{FileId, FileKey, Owner};
+use super::named::Named;
 use super::open_options::OpenOptions;
 use super::opens::Opens;
 use super::output::Object;
@@ -63,6 +64,8 @@ pub(super) struct OpenFile {
     pub(super) kept: ReplayLog,
     /// Such writes went down with a server, and nobody was told yet.
     lost: bool,
+    /// By what it is read without requests.
+    pub(super) named: Named,
     /// Calls that name it.
     in_flight: u32,
     /// No new calls.
@@ -95,6 +98,7 @@ impl OpenFile {
             kept: ReplayLog::default(),
             writes: 0,
             lost: false,
+            named: Named::new(),
             in_flight: 0,
             closing: false,
             close: None,

@@ -6,6 +6,7 @@ use dafs_protocol::{
 };
 
 use super::call::CallRecord;
+use super::named::Named;
 use super::{Core, FileKey, Output, Phase, Work};
 use crate::planted::{Defect, planted};
 
@@ -135,6 +136,7 @@ impl Core {
             && attr.kind == FileKind::File;
         file.handle = handle;
         file.state = state;
+        file.named = Named::new();
         if !same && !planted(Defect::ReopenedByNameAlone) {
             // The name leads to another file now. Its open ends with the session.
             file.end(Status::Stale);

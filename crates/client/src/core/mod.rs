@@ -26,6 +26,8 @@ mod kept_memory;
 mod lent;
 mod link;
 mod locks;
+mod named;
+mod named_reads;
 mod open_options;
 mod opens;
 mod output;
@@ -56,6 +58,7 @@ pub use cancel::Cancelled;
 pub use config::{CoreConfig, Facts};
 pub use ids::{FileKey, Owner};
 pub use kept_memory::{KeptMemory, SharedBytes};
+pub use named::NamedCounts;
 pub use open_options::OpenOptions;
 pub use output::{Advised, Object, Opened, Output, Referred};
 pub use place::{Place, Put};
@@ -328,6 +331,7 @@ impl Core {
                 }
                 self.node.recycle(header);
             }
+            Event::NamedRead { conn, tag, bytes } => self.on_named(conn, tag, bytes),
             Event::Disconnected { conn, reason, peer_fault } => {
                 self.on_disconnected(conn, &reason, peer_fault);
             }

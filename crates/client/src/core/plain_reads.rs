@@ -11,7 +11,7 @@ use super::delivery::SMALL_BYTES_MAX;
 use super::dispatch::look_for_poison;
 use super::done_queue::ReadDone;
 use super::flights::ReadFlight;
-use super::{Core, CoreDone, FileKey, Memory, Output, Owner, Phase, Requests, Work};
+use super::{Core, CoreDone, FileKey, Memory, Output, Owner, Phase, Work};
 
 /// A small call has the first link and queue.
 const SMALL: usize = 0;
@@ -78,24 +78,27 @@ impl Core {
         let (Some(conn), Some(span)) = (self.links[link].ready_conn(), memory.span()) else {
             return false;
         };
-        let Requests { slots, flights, rung, .. } = &mut self.requests;
-        let Some((slot, sequence)) = slots.take() else { return false };
+        let Some((slot, sequence)) = self.requests.slots.take() else { return false };
         let head = RequestHead { slot, sequence, cred };
         let request = PlainRead { head, state, offset, len };
         let Ok(bytes) = request.encode() else {
-            slots.untake(slot);
+            self.requests.slots.untake(slot);
             return false;
         };
         let room = (span, len as usize);
-        if self.node.submit_empty(conn, u32::from(slot.0), &bytes, room).is_err() {
-            slots.untake(slot);
+        let is_named = self.post_named((conn, u32::from(slot.0)), (file, offset), room);
+        if !is_named && self.node.submit_empty(conn, u32::from(slot.0), &bytes, room).is_err() {
+            self.requests.slots.untake(slot);
             return false;
         }
-        self.session.facts.requests += 1;
-        *rung = false;
         let memory = std::mem::replace(memory, Memory::None);
         let read = ReadFlight { conn, link, owner, tag, user, file, request, memory };
-        flights.put_read(slot, read);
+        self.requests.flights.put_read(slot, read);
+        self.requests.rung = false;
+        if !is_named {
+            self.session.facts.requests += 1;
+            self.note_request(file);
+        }
         true
     }
 
@@ -115,16 +118,33 @@ impl Core {
             (slot, sequence) == (head.slot, head.sequence)
                 && bytes <= read.request.len.min(data_len)
         };
-        let Some(place) = self.requests.flights.find_read((conn, tag), is_meant) else {
+        if self.requests.flights.find_read((conn, tag), is_meant).is_none() {
             return self.on_other_read_reply(conn, tag, answer, data_len);
-        };
+        }
+        self.end_plain_read(slot, (bytes, end_of_file), data_len, false);
+        true
+    }
+
+    /// Ends the plain read of a slot, which is free then; `unused`: with the number that was taken.
+    #[inline(always)]
+    pub(super) fn end_plain_read(
+        &mut self,
+        slot: SlotId,
+        (bytes, end_of_file): (u32, bool),
+        data_len: u32,
+        unused: bool,
+    ) {
+        let Some(place) = self.requests.flights.read_in(slot) else { return };
         let (owner, tag, bytes) = (place.owner, place.tag, bytes as usize);
         let (link, file) = (place.link, place.file);
         let memory = std::mem::replace(&mut place.memory, Memory::None);
         self.requests.flights.end_read(slot);
         self.links[link].heard(self.now);
         look_for_poison(&memory, data_len);
-        self.requests.slots.release(slot);
+        match unused {
+            true => self.requests.slots.untake(slot),
+            false => self.requests.slots.release(slot),
+        }
         self.end_of_call(file);
         let buffer = match memory {
             Memory::Buffer(posted) => match posted.take_back() {
@@ -134,12 +154,11 @@ impl Core {
                     let (owner, buffer, beside) = (Some(owner), None, None);
                     let done = CoreDone { owner, tag, result, buffer, beside };
                     self.answers.lingering.push((done, posted));
-                    return true;
+                    return;
                 }
             },
             _ => None,
         };
         self.answers.done.push_read(ReadDone { owner, tag, bytes, end_of_file, buffer });
-        true
     }
 }

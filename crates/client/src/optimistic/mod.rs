@@ -65,13 +65,15 @@ struct Counts {
 /// How a session's reads went that might have needed no server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OptimisticStats {
-    /// Reads without the server.
+    /// Reads without the server's cache being asked by a request: by this process, or by a reference.
     pub hits: u64,
     /// Reads of blocks of which nothing was known.
     pub unknown: u64,
     /// Reads of blocks that were not any more where they had been, or changed meanwhile.
     pub stale: u64,
-    /// Questions to the server where blocks are.
+    /// Reads by a reference that the server refused, as it has not all of that cached, or gives it no more.
+    pub refused: u64,
+    /// Questions to the server where blocks are, or for a reference.
     pub asked: u64,
 }
 
@@ -142,6 +144,7 @@ impl Optimistic {
             hits: sum(|counts| &counts.hits),
             unknown: sum(|counts| &counts.unknown),
             stale: sum(|counts| &counts.stale),
+            refused: 0,
             asked: sum(|counts| &counts.asked),
         }
     }

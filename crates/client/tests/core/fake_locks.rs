@@ -207,6 +207,7 @@ impl Fake {
                 Ok(Outcome::Done)
             }
             Operation::ReclaimComplete => Ok(Outcome::Done),
+            Operation::RefsGet { .. } => Err(Status::NotSupp),
             other => panic!("not scripted: {other:?}"),
         }
     }

@@ -55,16 +55,18 @@ pub(crate) struct Network {
 impl Network {
     /// By its name; `None`: there is none of that name.
     pub(crate) fn named(name: &str) -> Option<Network> {
-        let tcp = |tags| Network {
+        let tcp = |tags, optimistic| Network {
             provider: Box::new(TcpProvider::default()),
             address: "tcp://127.0.0.1:0".into(),
             pool: None,
-            options: SessionOptions { tags, ..SessionOptions::default() },
+            options: SessionOptions { tags, optimistic, ..SessionOptions::default() },
         };
         match name {
-            "tcp" => Some(tcp(true)),
+            "tcp" => Some(tcp(true, false)),
+            // Reads by a reference, without requests.
+            "named" => Some(tcp(true, true)),
             // What networks do that match no tags: the server writes to the client's memory.
-            "untagged" => Some(tcp(false)),
+            "untagged" => Some(tcp(false, false)),
             "shm" => Some(Network {
                 provider: Box::new(ShmProvider::new()),
                 address: format!("shm:@{:032x}", std::process::id()),
