@@ -34,7 +34,7 @@ mod leader;
 mod lend;
 mod loan;
 mod memory;
-mod optimistic;
+pub mod optimistic;
 mod options;
 mod planted;
 mod reader;

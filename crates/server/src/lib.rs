@@ -72,7 +72,7 @@ pub use intent_log::{LogStore, MemoryLog};
 pub use limits::Limits;
 pub use local::make_own as make_own_directory;
 pub use locks::Client;
-pub use optimistic::ShownCaches;
+pub use optimistic::{NotShown, ShownCaches, entries as shown_entries};
 pub use paths::{DataPath, PageCache};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant, plant_for_lies};

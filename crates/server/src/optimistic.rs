@@ -139,6 +139,11 @@ impl ShownCaches {
         ShownCaches(all)
     }
 
+    /// Of the one cache of a server, whose entries are shown.
+    pub fn one(cache: &Arc<Arena>, unifier: &Unifier, life: Life, epoch: u32) -> ShownCaches {
+        ShownCaches::new(vec![Shown::new(cache, unifier, (Some(life), epoch))])
+    }
+
     /// `None`: of this domain clients read nothing by themselves.
     pub(crate) fn of(&self, domain: DomainId) -> Option<&Shown> {
         self.0.get(domain.0)?.as_ref()
@@ -169,18 +174,24 @@ impl ShownCaches {
 
 /// Why the entries of a cache are for the server alone.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotShown {
+pub enum NotShown {
     #[error(transparent)]
+    /// There is no such memory.
     Memory(#[from] ArenaError),
     #[error(transparent)]
+    /// The network does not take it.
     Register(#[from] RegisterError),
     #[error("the system does not tell who has died: {0}")]
+    /// Nobody could tell whether this process lives.
     Life(#[from] Error),
 }
 
 /// Memory for the entries of a cache of so many bytes, for the readers of that, who see in it that this server
 /// lives. It is told of them behind the cache's.
-pub(crate) fn entries(
+///
+/// # Errors
+/// [`NotShown`].
+pub fn entries(
     make: fn(usize, usize) -> Result<Arc<Arena>, ArenaError>,
     domain: &Domain,
     cache_bytes: usize,

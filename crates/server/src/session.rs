@@ -125,6 +125,11 @@ impl Session {
         }
     }
 
+    /// It stands by a word of this value.
+    pub(crate) fn has_word(&self, value: u64) -> bool {
+        self.marks.borrow().iter().any(|(_, mark)| mark.word().value == value)
+    }
+
     /// Nothing that its client reads by itself from now on is believed, before it is told anew.
     pub(crate) fn end_own_reads(&self) {
         self.marks.take();

@@ -128,6 +128,13 @@ pub enum Kind {
         /// Which; `None`: the one that has a name.
         file: Option<usize>,
     },
+    /// Where the server's cache has blocks of a file.
+    Where {
+        /// By which open.
+        open: u64,
+        /// Of which file.
+        file: usize,
+    },
     /// Everything on disk.
     Sync,
     /// Something about names.

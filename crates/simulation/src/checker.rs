@@ -56,6 +56,9 @@ impl Sim {
         match &call.kind {
             Kind::Name(_) => return self.name_answered(client, call, answer, buffer, end),
             Kind::Look(_) => return self.looked(client, call, answer),
+            Kind::Where { open, .. } => {
+                return self.told_where(client, &call, *open, (answer, end));
+            }
             Kind::Race { name } => return self.race_answered(client, &call, *name, &answer),
             Kind::RaceLook { name } => return self.race_looked_at(client, &call, *name, &answer),
             Kind::Replace { .. } => return self.replaced(client, call, answer, buffer, end),
@@ -221,8 +224,20 @@ impl Sim {
         self.next_open += 1;
         let (read, write, append) = how;
         let number = self.next_open;
-        let open =
-            Open { key, number, slot, file, read, write, append, closing: false, stream: None };
+        let open = Open {
+            key,
+            number,
+            slot,
+            file,
+            read,
+            write,
+            append,
+            closing: false,
+            stream: None,
+            references: Default::default(),
+            told_by: None,
+            cached: Vec::new(),
+        };
         let client = &mut self.clients[client];
         client.opens.push(open);
         let attr = client.core.file_attr(key).ok_or("a file without attributes was opened")?;
@@ -256,7 +271,13 @@ impl Sim {
         Ok(())
     }
 
-    fn failed(&mut self, client: usize, call: &Call, error: Error, end: u64) -> Result<(), String> {
+    pub(crate) fn failed(
+        &mut self,
+        client: usize,
+        call: &Call,
+        error: Error,
+        end: u64,
+    ) -> Result<(), String> {
         if !self.is_excused(client, call, &error) {
             return Err(format!("an error without a cause: {error} ({error:?})"));
         }

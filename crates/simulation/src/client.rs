@@ -1,9 +1,11 @@
 //! A client: its core, its open files, its calls under way and its buffers.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_client::core::{Core, CoreConfig, FileKey, Memory, Owner, Work};
+use dafs_client::optimistic::{Optimistic, References};
 use dafs_client::{Error, Output, SessionOptions};
 use dafs_fabric::{Buffer, Domain};
 
@@ -41,6 +43,12 @@ pub struct Open {
     pub closing: bool,
     /// Where its next read goes on, and the distance to the one after.
     pub stream: Option<Stream>,
+    /// By what it is read without the server.
+    pub references: Arc<References>,
+    /// Which life of the server has told of them, and the word of which session.
+    pub told_by: Option<(u32, u64)>,
+    /// Blocks that were cached then.
+    pub cached: Vec<usize>,
 }
 
 /// Reads at equal distances.
@@ -62,6 +70,8 @@ pub struct SimClient {
     pub who: usize,
     /// The client itself.
     pub core: Core,
+    /// The caches that it reads without the server.
+    pub optimistic: Arc<Optimistic>,
     /// Its open files.
     pub opens: Vec<Open>,
     /// Its calls, by tag.
@@ -125,6 +135,7 @@ impl SimClient {
             node,
             who,
             core: Core::new(message_node, config, nonces),
+            optimistic: Arc::default(),
             opens: Vec::new(),
             calls: BTreeMap::new(),
             buffers: Buffers::new(plan.io_max as usize),

@@ -56,6 +56,10 @@ impl Sim {
         if cache > 0 && self.rng.below(100) < cache {
             return self.ask_cache(client, &open);
         }
+        if self.plan.hits && open.read && self.rng.below(3) == 0 {
+            self.ask_where(client, &open);
+            return Ok(());
+        }
         match self.rng.below(100) {
             0..=33 if open.read => self.ask_read(client, &open),
             34..=67 if open.write && !open.append => self.ask_write(client, &open),
@@ -120,6 +124,7 @@ impl Sim {
     pub(crate) fn ask_close(&mut self, client: usize, number: u64) {
         let Some(open) = self.clients[client].open(number) else { return };
         open.closing = true;
+        open.references.end();
         let (key, file) = (open.key, open.file);
         let call = self.call(client, Kind::Close { open: number, file }, 0);
         self.clients[client].submit(call, Work::Close { file: key }, None);

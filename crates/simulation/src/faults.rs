@@ -112,7 +112,7 @@ impl Sim {
         Duration::from_secs(u64::from(self.plan.limits.lease_seconds))
     }
 
-    fn mishap(&mut self, mishap: Mishap) -> Result<(), String> {
+    pub(crate) fn mishap(&mut self, mishap: Mishap) -> Result<(), String> {
         self.log(|| format!("{mishap:?}"));
         let victim = self.rng.index(self.clients.len());
         let node = self.clients[victim].node;
@@ -372,7 +372,7 @@ impl Sim {
             Kind::SlotLook { slot, file } => self.slots[slot].look_at(file, not_before),
             Kind::Look(look) => self.looks.push(Look { found: Vec::new(), ..*look }),
             Kind::Ping | Kind::Close { .. } | Kind::Read { .. } | Kind::Commit { .. } => {}
-            Kind::Size { .. } | Kind::Sync | Kind::Cache { .. } => {}
+            Kind::Size { .. } | Kind::Sync | Kind::Cache { .. } | Kind::Where { .. } => {}
             // Their owner is dead, or settles them itself.
             Kind::Lock { .. } | Kind::LockTest { .. } | Kind::LockLook { .. } => {}
             Kind::Unlock { .. } | Kind::Release { .. } => {}

@@ -19,7 +19,9 @@ impl Sim {
         let file = match kind {
             Kind::Close { file, .. } | Kind::Read { file, .. } | Kind::Write { file, .. } => file,
             Kind::Append { file, .. } | Kind::Cut { file, .. } | Kind::Commit { file, .. } => file,
-            Kind::Size { file } | Kind::Cache { file: Some(file) } => file,
+            Kind::Size { file } | Kind::Cache { file: Some(file) } | Kind::Where { file, .. } => {
+                file
+            }
             _ => return false,
         };
         let named = self.slots.iter().any(|slot| slot.file == *file && !slot.replacing);

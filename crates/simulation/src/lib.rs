@@ -15,6 +15,7 @@ mod faults;
 mod file_names;
 mod finish;
 mod held;
+mod hits;
 mod loans;
 mod lockers;
 mod locks;

@@ -127,6 +127,8 @@ pub struct Plan {
     pub least_bytes: usize,
     /// Clients ask for loans.
     pub lends: bool,
+    /// They read the server's cache by themselves.
+    pub hits: bool,
     /// Whose writes are kept until they are safe from the end of the server's process.
     pub keepers: Keepers,
 }
@@ -217,6 +219,7 @@ impl Plan {
             resizes: false,
             least_bytes: arena_bytes,
             lends: false,
+            hits: false,
         };
         if plan.networks[0].faults.break_per_million > 2000 {
             // What is long would never get through.
@@ -237,13 +240,21 @@ impl Plan {
         }
         plan.widen(seed, wanted);
         plan.lend(seed);
+        plan.hit(seed);
         plan
+    }
+
+    /// Where memory is shared, mostly, and half of those lend nothing: the cache stays small. Drawn apart, too.
+    fn hit(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed).fork(600);
+        self.hits = self.networks.iter().any(|sim| sim.attr.shared_memory) && rng.below(5) > 0;
     }
 
     /// Where memory is shared, mostly. Of less cache nothing would be lent. Drawn apart, as that is.
     fn lend(&mut self, seed: u64) {
         let mut rng = Rng::new(seed).fork(500);
         self.lends = self.networks.iter().any(|sim| sim.attr.shared_memory) && rng.below(3) > 0;
+        self.lends &= Rng::new(seed).fork(501).coin();
         if self.lends {
             self.arena_bytes = LENDING_BYTES;
             self.least_bytes = if self.resizes { self.least_bytes } else { LENDING_BYTES };

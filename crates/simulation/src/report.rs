@@ -39,6 +39,10 @@ pub struct Report {
     pub deadlocks: usize,
     /// Reads that were answered by loans.
     pub loans: usize,
+    /// Reads without the server.
+    pub hits: usize,
+    /// Those that found nothing to be believed.
+    pub misses: usize,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
     /// A digest of all answers: the same seed must give the same.
@@ -79,6 +83,8 @@ impl Report {
         self.excused += other.excused;
         self.deadlocks += other.deadlocks;
         self.loans += other.loans;
+        self.hits += other.hits;
+        self.misses += other.misses;
         for (kind, count) in &other.faults {
             *self.faults.entry(kind).or_default() += count;
         }

@@ -4,13 +4,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use dafs_fabric::mem::Life;
 use dafs_fabric::sim::Rng;
-use dafs_fabric::{Arena, Domain, Listener, poison};
+use dafs_fabric::{Arena, ArenaError, Domain, Listener, Words, poison};
 use dafs_message::{Node, incoming_private_data};
-use dafs_protocol::{Identity, SameHostToken, SessionId, WriteVerifier};
+use dafs_protocol::{Identity, LIFE_SERVER, SameHostToken, SessionId, WriteVerifier};
 use dafs_server::{
     DataPath, Export, Exports, Key, MemoryLog, MemoryMark, Proof, Shared, SharedOptions,
-    ShownCaches, Worker, first_verifier, listen_same_host,
+    ShownCaches, Worker, first_verifier, listen_same_host, shown_entries,
 };
 use dafs_store::Store;
 use dafs_unifier::{Config, Unifier};
@@ -23,6 +24,9 @@ use crate::storage::{Clock, Storage};
 /// The server's node.
 pub const NODE: u32 = 1;
 
+/// Entries of a cache that clients read by themselves, and the life that they have.
+type Shown = (Arc<Arena>, Life);
+
 /// A server that runs.
 struct Running {
     /// On each network.
@@ -31,6 +35,8 @@ struct Running {
     /// Who gets the next session.
     next: usize,
     shared: Arc<Shared>,
+    /// What clients look at who read the cache by themselves.
+    entries: Option<Arc<Arena>>,
 }
 
 /// The server, running or not.
@@ -102,23 +108,22 @@ impl SimServer {
         let mut token = SameHostToken::default();
         token.copy_from_slice(&self.net.rng(2_000_000 + self.boots).bytes(16));
         let domain = Domain::open_all(&self.net.providers(NODE)).map_err(|e| text(&e))?;
-        let make = if domain.shares_memory() { Arena::for_readers } else { Arena::in_segments };
-        let arena = make(plan.arena_bytes, plan.segment_bytes).map_err(|e| text(&e))?;
-        // Where a device does not take it, the server copies.
-        let _ = domain.let_peers_read(&arena.span(0, arena.len()));
-        // What was in memory before is no file's, and nothing is written where nobody reserved.
-        poison::switch_on(std::array::from_fn(|at| (at * 37 + 11) as u8));
-        poison::fill(&arena.span(0, arena.len()));
+        let (arena, shown) = memory(plan, &domain).map_err(|e| text(&e))?;
+        let (entries, life) = shown.unzip();
+        let epoch = self.boots as u32;
         let clock = self.clock.clone();
         let config = Config {
             dirty_bytes_max: plan.dirty_bytes_max,
             dirty_age: plan.dirty_age,
             least_bytes: plan.least_bytes,
             domain: Some(domain.clone()),
-            epoch: self.boots as u32,
+            epoch,
+            entries: entries.clone(),
             ..Config::new(plan.arena_bytes, Arc::new(move || clock.timestamp()))
         };
         let unifier = Unifier::new(arena.clone(), config, verifier);
+        let shown = life.map(|life| ShownCaches::one(&arena, &unifier, life, epoch));
+        let shown = shown.unwrap_or_default();
         let store: Arc<dyn Store> = Arc::new(self.storage.store.clone());
         let export = Export {
             name: String::new(),
@@ -135,7 +140,7 @@ impl SimServer {
         let options = SharedOptions {
             exports: Exports::new(vec![export]),
             unifier: Arc::new(unifier.into()),
-            shown: ShownCaches::default(),
+            shown,
             page_cache: None,
             arena_bytes: plan.arena_bytes,
             limits: plan.limits.clone(),
@@ -164,7 +169,7 @@ impl SimServer {
             Ok(Worker::new(number, node, shared.clone()))
         };
         let workers = (0..plan.workers).map(worker).collect::<Result<_, String>>()?;
-        self.running = Some(Running { listeners, workers, next: 0, shared });
+        self.running = Some(Running { listeners, workers, next: 0, shared, entries });
         self.stopping = false;
         self.verifier = Some(verifier);
         Ok(())
@@ -221,11 +226,28 @@ impl SimServer {
         shared.is_some_and(|shared| self.storage.at_once(|| shared.conclude()))
     }
 
-    /// It is gone, whatever it was doing.
+    /// It is gone, whatever it was doing. Who has its memory mapped sees it as it was, but for what the kernel
+    /// does: it tells there that the process is dead.
     pub fn die(&mut self) {
         self.net.crash(NODE);
+        let entries = self.running.as_ref().and_then(|running| running.entries.clone());
+        let words = entries.as_ref().map(Words::new);
+        let load = |words: &Words| -> Vec<u64> {
+            (0..words.len()).map(|number| words.load(number, Ordering::Relaxed)).collect()
+        };
+        let before = words.as_ref().map_or(Vec::new(), load);
         self.running = None;
         self.verifier = None;
+        let was = before.into_iter().enumerate().filter(|(number, _)| *number != LIFE_SERVER);
+        for ((number, word), words) in was.zip(words.iter().cycle()) {
+            words.store(number, word, Ordering::Relaxed);
+        }
+    }
+
+    /// A session of this life of the server stands by this word.
+    pub fn stands_for(&self, (epoch, word): (u32, u64)) -> bool {
+        let mut workers = self.running.iter().flat_map(|running| &running.workers);
+        u64::from(epoch) == self.boots && workers.any(|worker| worker.stands_for(word))
     }
 
     /// Changes that were begun when it died, and may have been done.
@@ -278,6 +300,22 @@ impl SimServer {
         .map(|(what, count)| format!("{count} {what}"))
         .collect()
     }
+}
+
+/// The cache's, and its entries' with the life that they have, where clients read it by themselves.
+fn memory(plan: &Plan, domain: &Domain) -> Result<(Arc<Arena>, Option<Shown>), ArenaError> {
+    let make = if domain.shares_memory() { Arena::for_readers } else { Arena::in_segments };
+    let arena = make(plan.arena_bytes, plan.segment_bytes)?;
+    // Where a device does not take it, the server copies.
+    let _ = domain.let_peers_read(&arena.span(0, arena.len()));
+    // What was in memory before is no file's, and nothing is written where nobody reserved.
+    poison::switch_on(std::array::from_fn(|at| (at * 37 + 11) as u8));
+    poison::fill(&arena.span(0, arena.len()));
+    let shown = match domain.shares_memory() {
+        true => shown_entries(Arena::for_readers, domain, arena.len()).ok(),
+        false => None,
+    };
+    Ok((arena, shown))
 }
 
 fn entropy(rng: Rng) -> dafs_server::Entropy {

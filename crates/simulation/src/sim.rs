@@ -219,6 +219,7 @@ impl Sim {
         self.look()?;
         self.progress()?;
         self.look_at_loans()?;
+        self.read_by_themselves()?;
         self.check_patience()?;
         self.check_devices()?;
         self.pass_time()
@@ -230,7 +231,7 @@ impl Sim {
     }
 
     /// Everybody works until nobody has anything to do.
-    fn progress(&mut self) -> Result<(), String> {
+    pub(crate) fn progress(&mut self) -> Result<(), String> {
         let now = self.now();
         let mut worked = vec![false; self.clients.len() + 1];
         for _ in 0..ROUNDS_MAX {
@@ -366,7 +367,7 @@ impl Sim {
         self.log(|| format!("client {who} goes on"));
     }
 
-    fn pass_time(&mut self) -> Result<(), String> {
+    pub(crate) fn pass_time(&mut self) -> Result<(), String> {
         let now = self.now();
         let cores = self.clients.iter().filter_map(|client| client.core.next_timeout());
         let asks = self.clients.iter().map(|client| client.next_at).filter(|_| self.is_wild);
@@ -493,6 +494,8 @@ impl Sim {
                 Status::Stale => {
                     self.is_orphan(&call.kind) || self.is_cache_excused(&call.kind, *status)
                 }
+                // It tells nothing of this file now.
+                Status::NotSupp => matches!(call.kind, Kind::Where { .. }),
                 Status::WritesLost => {
                     let tells =
                         matches!(call.kind, Kind::Commit { .. } | Kind::Close { .. } | Kind::Sync);

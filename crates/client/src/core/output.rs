@@ -142,6 +142,18 @@ pub struct Referred {
     pub(crate) memory: Option<(Span, Span)>,
 }
 
+impl Referred {
+    /// Whose life it is that proves it: the server's epoch, and what the session's word of life says.
+    pub fn lives(&self) -> (u32, u64) {
+        (self.info.epoch, self.info.session.value)
+    }
+
+    /// Which blocks are cached, counted from the first that was asked for.
+    pub fn blocks(&self) -> impl Iterator<Item = usize> {
+        self.slots.iter().enumerate().filter_map(|(block, slot)| slot.map(|_| block))
+    }
+}
+
 impl<F> Output<F> {
     /// Bytes read or written; 0 where the call moves none.
     pub fn bytes(&self) -> usize {

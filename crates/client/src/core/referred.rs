@@ -11,7 +11,7 @@ use super::output::{Output, Referred};
 
 impl Core {
     /// Whether the server may tell of its cache, and this process read it.
-    pub(crate) fn gets_references(&self) -> bool {
+    pub fn gets_references(&self) -> bool {
         self.why_no_references().is_none()
     }
 

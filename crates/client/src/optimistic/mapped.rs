@@ -49,6 +49,15 @@ impl EntryMemory for EntryWords {
     }
 }
 
+/// How far a read is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The bytes of so many blocks are copied, and the last of them is not believed yet.
+    Copied(usize),
+    /// So many blocks are believed for themselves.
+    Checked(usize),
+}
+
 /// Why there is nothing to believe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Miss {
@@ -103,7 +112,8 @@ impl Mapped {
         if into.len() > PAGE_BYTES - within {
             return self.read_several(file, offset, into);
         }
-        let (bytes, _) = self.copy_block((file, offset / PAGE_BYTES as u64), within, into)?;
+        let block = (file, offset / PAGE_BYTES as u64);
+        let (bytes, _) = self.copy_block(block, within, into, || ())?;
         if self.lives() { Ok(bytes) } else { Err(Miss::Ended) }
     }
 
@@ -112,14 +122,14 @@ impl Mapped {
         self.read_and(file, offset, into, |_| ())
     }
 
-    /// `then` is called when so many blocks are copied.
+    /// `then` is called after each step.
     #[inline(always)]
     pub(super) fn read_and(
         &self,
         file: u64,
         offset: u64,
         into: &mut [u8],
-        mut then: impl FnMut(usize),
+        mut then: impl FnMut(Step),
     ) -> Result<usize, Miss> {
         let mut copied = [(0, EntryWord(0)); BLOCKS_MAX];
         let (mut blocks, mut bytes) = (0, 0);
@@ -128,10 +138,12 @@ impl Mapped {
             let within = at as usize % PAGE_BYTES;
             let asked = (PAGE_BYTES - within).min(into.len() - bytes);
             let to = &mut into[bytes..bytes + asked];
-            let (got, entry) = self.copy_block((file, at / PAGE_BYTES as u64), within, to)?;
+            let block = (file, at / PAGE_BYTES as u64);
+            let (got, entry) =
+                self.copy_block(block, within, to, || then(Step::Copied(blocks + 1)))?;
             copied[blocks] = entry;
             (blocks, bytes) = (blocks + 1, bytes + got);
-            then(blocks);
+            then(Step::Checked(blocks));
             if got < asked {
                 break;
             }
@@ -152,6 +164,7 @@ impl Mapped {
         (file, block): (u64, u64),
         within: usize,
         into: &mut [u8],
+        then: impl FnOnce(),
     ) -> Result<(usize, Copied), Miss> {
         let slot = self.directory.find(file, block).ok_or(Miss::Unknown)?;
         if slot >= self.slots {
@@ -167,6 +180,7 @@ impl Mapped {
         }
         let there = (valid as usize).min(PAGE_BYTES).saturating_sub(within).min(into.len());
         self.cache.copy_to(slot * PAGE_BYTES + within, &mut into[..there]);
+        then();
         // With it stands what was loaded of the entry, and what was copied.
         match is_still(&self.words, entry, word) {
             true => {

@@ -1,8 +1,8 @@
 //! Reads that need no server: out of its cache, which this process maps (\[ODAFS\] 4).
 //!
 //! A server of this host tells by REFS_GET which slots of its cache hold blocks of a file. This side keeps that
-//! in a [directory](directory), copies a block by itself, and then looks at its entry, and at two words of life,
-//! whether that was what was asked for ([`Mapped`]). Where anything is not as it should be the same call asks the
+//! in a directory, copies a block by itself, and then looks at its entry, and at two words of life,
+//! whether that was what was asked for. Where anything is not as it should be the same call asks the
 //! server, as if nothing had been tried.
 //!
 //! The server is asked for references when a part of a file was missed some times: less and less often where
@@ -23,10 +23,11 @@ use dafs_fabric::mem::PAGE_BYTES;
 
 use crate::core::Referred;
 pub(crate) use mapped::Mapped;
+pub use mapped::Step;
 use mapped::{BYTES_MAX, Miss};
 
 /// Blocks of which the server is asked at a time: 4 MiB of a file.
-pub(crate) const BLOCKS: u32 = 1024;
+pub const BLOCKS: u32 = 1024;
 const WINDOW_BLOCKS: u64 = BLOCKS as u64;
 /// Misses in a window before it is asked for the first time, and from then on: at least, and at most.
 const MISSES_FIRST: u32 = 2;
@@ -43,7 +44,7 @@ const SHARDS: usize = 8;
 
 /// What a session has of its server's caches.
 #[derive(Debug, Default)]
-pub(crate) struct Optimistic {
+pub struct Optimistic {
     /// Of each cache of the server one.
     mapped: Mutex<Vec<Arc<Mapped>>>,
     /// Open files that have some.
@@ -104,7 +105,7 @@ impl Optimistic {
     }
 
     /// Lets go of memory that proves nothing any more: a dead server's stays in use as long as somebody maps it.
-    pub(crate) fn sweep(&self) {
+    pub fn sweep(&self) {
         let mut all = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         if all.iter().all(|mapped| mapped.lives()) {
             return;
@@ -128,7 +129,7 @@ impl Optimistic {
     }
 
     /// The session is closed: no read that begins after this call does without the server.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,7 +137,7 @@ impl Optimistic {
     }
 
     /// So far.
-    pub(crate) fn stats(&self) -> OptimisticStats {
+    pub fn stats(&self) -> OptimisticStats {
         let sum = |of: fn(&Counts) -> &AtomicU64| {
             self.counts.iter().map(|counts| of(counts).load(Ordering::Relaxed)).sum()
         };
@@ -152,7 +153,7 @@ impl Optimistic {
 
 /// What an open file has.
 #[derive(Debug, Default)]
-pub(crate) struct References {
+pub struct References {
     /// Where its blocks are, and its number there.
     known: ArcSwapOption<Known>,
     /// [`UNASKED`], [`MAY`] or [`ENDED`].
@@ -225,7 +226,7 @@ impl Window {
 
 impl References {
     /// No read that begins after this call does without the server.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         self.state.store(ENDED, Ordering::SeqCst);
         self.known.store(None);
     }
@@ -235,8 +236,32 @@ impl References {
     pub(crate) fn read(
         &self,
         session: &Optimistic,
+        at: (&mut [u8], u64),
+        is_over: impl FnOnce() -> bool,
+    ) -> Option<usize> {
+        self.read_by(session, at, is_over, Mapped::read)
+    }
+
+    /// Reads without the server, where others work on between the steps of a copy: `then` is called after each.
+    pub fn read_among(
+        &self,
+        session: &Optimistic,
+        at: (&mut [u8], u64),
+        then: impl FnMut(Step),
+    ) -> Option<usize> {
+        let read = |mapped: &Mapped, file, offset, into: &mut [u8]| {
+            mapped.read_and(file, offset, into, then)
+        };
+        self.read_by(session, at, || false, read)
+    }
+
+    #[inline(always)]
+    fn read_by(
+        &self,
+        session: &Optimistic,
         (into, offset): (&mut [u8], u64),
         is_over: impl FnOnce() -> bool,
+        read: impl FnOnce(&Mapped, u64, u64, &mut [u8]) -> Result<usize, Miss>,
     ) -> Option<usize> {
         let known = self.known.load();
         let known = known.as_ref()?;
@@ -245,7 +270,7 @@ impl References {
             return None;
         }
         let counts = session.counts();
-        let missed = match known.mapped.read(known.file, offset, into) {
+        let missed = match read(&known.mapped, known.file, offset, into) {
             Ok(bytes) => {
                 counts.hits.fetch_add(1, Ordering::Relaxed);
                 return Some(bytes);
@@ -313,6 +338,11 @@ impl References {
         if self.known.load().as_ref().is_some_and(|known| !known.mapped.lives()) {
             self.known.store(None);
         }
+    }
+
+    /// As the client does when the server has answered where blocks are; the server is not told what is used of them.
+    pub fn hear(self: &Arc<Self>, session: &Optimistic, first: u64, referred: Option<&Referred>) {
+        let _ = self.told(session, first, referred);
     }
 
     /// What the server answered of [`BLOCKS`] blocks from this one on; `None`: nothing. The fewer it has, the later

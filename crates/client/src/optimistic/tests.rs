@@ -11,7 +11,7 @@ use dafs_protocol::{
 };
 
 use super::mapped::{Mapped, Miss};
-use super::{BLOCKS, Optimistic, OptimisticStats, References, Window};
+use super::{BLOCKS, Optimistic, OptimisticStats, References, Step, Window};
 use crate::core::Referred;
 
 const SLOTS: usize = 64;
@@ -214,8 +214,8 @@ fn blocks_are_read_as_they_were_at_one_moment() {
         };
         (0..2).for_each(|block| publish(block, block, 1));
         let mut into = [0; 2 * PAGE_BYTES];
-        let result = mapped.read_and(FILE, 0, &mut into, |blocks| {
-            if blocks == after {
+        let result = mapped.read_and(FILE, 0, &mut into, |step| {
+            if step == Step::Checked(after) {
                 written.iter().for_each(|block| server.retire(*block));
                 written.iter().for_each(|block| publish(10 + block, *block, 2));
             }

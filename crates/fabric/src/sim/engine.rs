@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::SimNet;
-use super::provider::{Request, parse};
+use super::provider::{Request, of_root, parse};
 use super::queue_pair::{Landing, PostedTag, Work};
 use super::world::{Action, EngineState, Ready, Receive, World};
 use crate::engine::{Engine, Waiter};
@@ -13,8 +13,8 @@ use crate::error::{ConnectError, PostError};
 use crate::mem::{Arena, Piece, Span, Views};
 use crate::types::{
     Address, DeviceAttr, Incoming, NAME_BYTES_MAX, NAMED_READ_BYTES_MAX, NamedAsk, Opcode,
-    QueuePair, QueuePairEvent, RemoteSpan, Rkey, SgList, ShortMessage, Status, Tag, WorkCompletion,
-    WrId, sg_bytes,
+    PeerInfo, QueuePair, QueuePairEvent, RemoteSpan, Rkey, SgList, ShortMessage, Status, Tag,
+    WorkCompletion, WrId, sg_bytes,
 };
 
 /// Queue pairs, shared receive queue and completion queue of a simulated node.
@@ -181,6 +181,15 @@ impl Engine for SimEngine {
         if world.qps.get(&queue_pair.0).is_some_and(|qp| qp.engine == self.id) {
             world.break_end(queue_pair.0, None);
         }
+    }
+
+    fn peer(&self, queue_pair: QueuePair) -> Option<PeerInfo> {
+        if !self.net.truth.shared_memory {
+            return None;
+        }
+        let world = self.net.world();
+        let peer = world.qps.get(&queue_pair.0).filter(|qp| qp.is_connected())?.peer?;
+        Some(of_root(world.qps.get(&peer)?.node))
     }
 
     fn view(&mut self, queue_pair: QueuePair, remotes: &[RemoteSpan]) -> Option<Views> {

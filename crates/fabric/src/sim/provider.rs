@@ -153,11 +153,7 @@ impl Listener for SimListener {
             let Some(qp) = world.qps.get(&from) else { continue };
             let (private_data, node) = (qp.private_data.clone(), qp.node);
             let inner = Box::new(Request { net: self.net.clone(), from: Some(from) });
-            // A node is one machine, of root.
-            let root = Credentials { uid: 0, gid: 0, groups: Vec::new() };
-            let text = format!("node {node}");
-            let peer = PeerInfo { credentials: Some(root), ends: None, text };
-            return Some(Incoming { private_data, peer, device: 0, inner });
+            return Some(Incoming { private_data, peer: of_root(node), device: 0, inner });
         }
     }
 
@@ -170,6 +166,12 @@ impl Drop for SimListener {
     fn drop(&mut self) {
         self.net.world().stop_listening(&self.name, Some(self.id));
     }
+}
+
+/// A node is one machine, of root.
+pub(super) fn of_root(node: u32) -> PeerInfo {
+    let root = Credentials { uid: 0, gid: 0, groups: Vec::new() };
+    PeerInfo { credentials: Some(root), ends: None, text: format!("node {node}") }
 }
 
 /// A connection request on its way to an engine. Dropped, it is refused.

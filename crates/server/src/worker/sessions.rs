@@ -300,6 +300,11 @@ impl Worker {
         self.sessions.len()
     }
 
+    /// A session has not ended whose word of life this is, in the caches that its client reads by itself.
+    pub fn stands_for(&self, word: u64) -> bool {
+        self.sessions.values().any(|kept| kept.session.has_word(word))
+    }
+
     /// Looks at all sessions, so not for each pass.
     pub(super) fn choose_wait_mode(&self) -> WaitMode {
         let recent = |live: &&Kept| {

@@ -82,6 +82,7 @@ fn seeds(options: &Options, from: u64, count: u64) -> ExitCode {
     let kinds = total.faults.len();
     let all = if kinds == dafs_simulation::FAULTS.len() { "all " } else { "" };
     println!("{:>8} loans", total.loans);
+    println!("{:>8} reads without the server, {} that had to ask", total.hits, total.misses);
     println!("{:>8} errors that had a cause; digest {:016x}", total.excused, total.digest);
     println!(
         "{count} seeds, {} operations, {} faults ({all}{kinds} kinds), {failures} failures",
