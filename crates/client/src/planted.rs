@@ -30,6 +30,10 @@ pub enum Defect {
     KeptReplaced,
     /// What is kept is written again past a later cut.
     KeptUncut,
+    /// What a dead server's memory says is believed.
+    ServerLifeNotLookedAt,
+    /// What was told in a session is believed when that has ended.
+    SessionLifeNotLookedAt,
 }
 
 #[cfg(feature = "planted")]
@@ -42,7 +46,7 @@ mod chosen {
 
     impl Defect {
         /// All of them.
-        pub const ALL: [Defect; 12] = [
+        pub const ALL: [Defect; 14] = [
             Defect::ResentAsNew,
             Defect::OutcomeGuessed,
             Defect::LostWritesForgotten,
@@ -55,6 +59,8 @@ mod chosen {
             Defect::KeptForgotten,
             Defect::KeptReplaced,
             Defect::KeptUncut,
+            Defect::ServerLifeNotLookedAt,
+            Defect::SessionLifeNotLookedAt,
         ];
     }
 

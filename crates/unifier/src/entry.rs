@@ -7,11 +7,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::{Arena, Words};
 use dafs_protocol::{
     ENTRIES_FIRST_WORD, ENTRY_BLOCK, ENTRY_FILE, ENTRY_VALID, ENTRY_WORD, ENTRY_WORDS, EPOCH_MAX,
     EntryMemory, EntryState, EntryWord, GENERATION_MAX, entry_of,
 };
+
+use crate::planted::{Defect, planted};
 
 /// What a block is, and how much of it is the file's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,11 +88,22 @@ impl<M: EntryMemory> Entries<M> {
     #[inline]
     pub(crate) fn leave(&self, slot: usize, state: EntryState) {
         debug_assert!(state != EntryState::Stable, "what is stable is published");
+        if planted(Defect::RetiredWhenUsedAgain) && state == EntryState::Free {
+            return;
+        }
         #[cfg(test)]
         log::note(slot, state);
         let word = EntryWord::new(self.epoch, self.word(slot).generation(), state);
         self.store(slot, ENTRY_WORD, word.0, Ordering::Relaxed);
         self.memory.fence(Ordering::Release);
+    }
+
+    /// The slot, which meant something, belongs to its file no more.
+    #[inline]
+    pub(crate) fn end(&self, slot: usize) {
+        if !planted(Defect::RetiredWhenUsedAgain) && !planted(Defect::RetiredBehindReaders) {
+            self.leave(slot, EntryState::Retired);
+        }
     }
 
     /// The bytes are this, and stay so until the slot [leaves](Self::leave) it. Of a block behind the end of
@@ -100,7 +114,8 @@ impl<M: EntryMemory> Entries<M> {
         debug_assert!(!before.is(EntryState::Stable), "a page is not changed while it is stable");
         self.store(slot, ENTRY_FILE, what.file, Ordering::Relaxed);
         self.store(slot, ENTRY_BLOCK, what.block, Ordering::Relaxed);
-        self.store(slot, ENTRY_VALID, what.valid, Ordering::Relaxed);
+        let valid = if planted(Defect::ValidTooLong) { PAGE_BYTES as u64 } else { what.valid };
+        self.store(slot, ENTRY_VALID, valid, Ordering::Relaxed);
         #[cfg(test)]
         log::note(slot, EntryState::Stable);
         let last = before.generation();

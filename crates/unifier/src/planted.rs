@@ -33,6 +33,12 @@ pub enum Defect {
     DirtyBlockDropped,
     /// A page may have no more than four million readers.
     ReadersCountedIn22Bits,
+    /// What a slot meant is retired when the slot is used again, not when that ends.
+    RetiredWhenUsedAgain,
+    /// What a slot meant that readers hold is retired when they do not any more.
+    RetiredBehindReaders,
+    /// All bytes of a file's last block are told to be the file's.
+    ValidTooLong,
     /// What a local program changes after a write-back is taken for the server's own change.
     LocalChangeTakenForOurs,
     /// What a local program stores by a mapping, and what leaves no trace in the times, is not
@@ -54,7 +60,7 @@ mod chosen {
             [Defect::LocalChangeTakenForOurs, Defect::LocalStoresNotSought];
 
         /// Those that the simulation finds.
-        pub const ALL: [Defect; 12] = [
+        pub const ALL: [Defect; 15] = [
             Defect::DirtyBlockEvicted,
             Defect::LateFillWins,
             Defect::DeadLandingInstalled,
@@ -67,6 +73,9 @@ mod chosen {
             Defect::StaleTailOfFill,
             Defect::CloseWithoutFlush,
             Defect::DirtyBlockDropped,
+            Defect::RetiredWhenUsedAgain,
+            Defect::RetiredBehindReaders,
+            Defect::ValidTooLong,
         ];
     }
 

@@ -494,7 +494,7 @@ impl Pool {
     /// Slots of one unit belong to their file no more.
     pub(crate) fn unmap_all(&self, unit: Page, pages: &[Page]) {
         for page in pages {
-            self.entries.leave(page.index(), EntryState::Retired);
+            self.entries.end(page.index());
         }
         let mapped = MAPPED * pages.len() as u64;
         let orphaned = |users: u64| (users - mapped) & MAPPINGS == 0 && users & PINS != 0;
