@@ -37,6 +37,7 @@ pub enum Experiment {
     Table3,
     Figure3,
     Figure6,
+    Figure6Opens,
     Figure7,
     ClientCache,
     ServerCache,
@@ -48,11 +49,12 @@ pub enum Experiment {
 
 impl Experiment {
     /// All, in their order.
-    pub const ALL: [(Experiment, &str); 11] = [
+    pub const ALL: [(Experiment, &str); 12] = [
         (Experiment::Table2, "table-2"),
         (Experiment::Table3, "table-3"),
         (Experiment::Figure3, "figure-3"),
         (Experiment::Figure6, "figure-6"),
+        (Experiment::Figure6Opens, "figure-6-opens"),
         (Experiment::Figure7, "figure-7"),
         (Experiment::ClientCache, "limit-client-cache"),
         (Experiment::ServerCache, "limit-server-cache"),
@@ -168,7 +170,8 @@ pub fn run(
             Experiment::Table2 => bare::run(&bench, bare.as_mut(), &mut put)?,
             Experiment::Table3 => response::run(&bench, &mut put)?,
             Experiment::Figure3 => stream::run(&bench, &mut put)?,
-            Experiment::Figure6 => postmark::figure(&bench, &mut put)?,
+            Experiment::Figure6 => postmark::figure(&bench, false, &mut put)?,
+            Experiment::Figure6Opens => postmark::figure(&bench, true, &mut put)?,
             Experiment::Figure7 => two::run(&bench, &mut put)?,
             Experiment::ClientCache => postmark::few_remote(&bench, &mut put)?,
             Experiment::ServerCache => limits::server_cache(&bench, &mut put)?,

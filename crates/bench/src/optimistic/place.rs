@@ -111,6 +111,10 @@ impl Place {
             file.write_at(piece.get(..len).unwrap_or_default(), offset)?;
             offset += len as u64;
         }
+        if bytes > FILL_BYTES as u64 {
+            // Not beside what is measured next.
+            file.commit()?;
+        }
         file.close()?;
         Ok(())
     }

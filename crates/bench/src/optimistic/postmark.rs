@@ -17,7 +17,7 @@ use crate::wait::Wait;
 /// Stretches of each way, by turns.
 const ROUNDS: u32 = 5;
 /// Transactions before it is measured, for each file.
-const WARM_UP: usize = 4;
+const WARM_UP: usize = 3;
 
 /// The files of the benchmark, by name.
 struct Pool {
@@ -198,15 +198,17 @@ fn base(bench: &Bench<'_>, experiment: &'static str, wait: Wait, percent: u64) -
     }
 }
 
+/// `asks`: the server, for each open and close.
 pub(super) fn figure(
     bench: &Bench<'_>,
+    asks: bool,
     put: &mut dyn FnMut(Row) -> io::Result<()>,
 ) -> io::Result<()> {
     let pool = Pool::make(bench)?;
     let percents = &bench.options.percents;
     for &wait in &bench.options.waits {
-        ratios(bench, &pool, ("figure-6", wait, false), percents, put)?;
-        ratios(bench, &pool, ("figure-6-opens", wait, true), percents, put)?;
+        let name = if asks { "figure-6-opens" } else { "figure-6" };
+        ratios(bench, &pool, (name, wait, asks), percents, put)?;
     }
     pool.remove(bench)
 }

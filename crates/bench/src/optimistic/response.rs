@@ -52,7 +52,11 @@ impl Side {
 
     fn measure(&mut self, to_cache: bool, time: Time<'_>) -> io::Result<Seen> {
         let session = self.reader.session.clone();
-        stretch(&session, time, || self.read(to_cache))
+        let mut seen = stretch(&session, time, || self.read(to_cache))?;
+        if to_cache && self.reader.way == Way::Inline {
+            seen.copied_once_more();
+        }
+        Ok(seen)
     }
 }
 

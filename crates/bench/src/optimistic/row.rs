@@ -50,6 +50,12 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    /// All of it was copied by the benchmark, too: out of the memory of the connection.
+    pub(super) fn copied_once_more(&mut self) {
+        let own = self.slice.bytes;
+        self.slice.client_copied_bytes = self.slice.client_copied_bytes.map(|all| all + own);
+    }
+
     fn total(all: &[Seen]) -> Option<Seen> {
         let slices: Vec<Slice> = all.iter().map(|seen| seen.slice.clone()).collect();
         Some(Seen {

@@ -82,6 +82,9 @@ impl Side {
         seen.slice.bytes = seen.slice.ops * size as u64;
         seen.remote = seen.slice.ops;
         costs.end(&self.session, &mut seen.slice)?;
+        if self.way == Way::Inline {
+            seen.copied_once_more();
+        }
         Ok(seen)
     }
 }

@@ -60,8 +60,8 @@ pub struct Args {
     /// Directories of servers; a network is chosen by ?transport=.
     #[arg(value_name = "URL", required = true)]
     urls: Vec<String>,
-    /// Some of: table-2, table-3, figure-3, figure-6, figure-7, limit-client-cache, limit-server-cache, limit-not-exported,
-    /// limit-writes, limit-translation-cache, revoke.
+    /// Some of: table-2, table-3, figure-3, figure-6, figure-6-opens, figure-7, limit-client-cache, limit-server-cache,
+    /// limit-not-exported, limit-writes, limit-translation-cache, revoke.
     #[arg(long, value_delimiter = ',')]
     only: Vec<Experiment>,
     /// How both ends wait in table 3 and figure 6, and, the first of them, in the limits: polled, sleeping, adaptive.
