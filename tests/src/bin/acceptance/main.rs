@@ -37,6 +37,7 @@ const BARS: &[Bar] = &[
     ("shared-memory", same_host::shared_memory),
     ("optimistic", optimistic::hits),
     ("hot", optimistic::hot),
+    ("paper", optimistic::paper),
     ("storm", optimistic::storm),
     ("direct", direct::counts),
     ("writes", speed::writes),

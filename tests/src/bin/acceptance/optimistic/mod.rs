@@ -1,9 +1,12 @@
-//! optimistic: reads without the server, beside bare copies in the same process, and against a storm of changes.
+//! optimistic: reads without the server, beside bare copies in the same process, by the paper's
+//! experiments, and against a storm of changes.
 
 mod hot;
+mod paper;
 mod speed;
 mod storm;
 
 pub(crate) use hot::hot;
+pub(crate) use paper::paper;
 pub(crate) use speed::hits;
 pub(crate) use storm::storm;
