@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::io;
 
-use dafs_client::File;
+use dafs_client::{Call, File, Group};
+use dafs_fabric::Buffer;
 
 use super::Bench;
 use super::blocks::Blocks;
@@ -44,10 +45,11 @@ impl Pool {
 /// A client.
 struct Side<'p> {
     pool: &'p Pool,
-    /// The second one's files are not exported: it asks for all that it reads.
-    readers: Vec<Reader>,
-    /// Each with the reader that has it open.
-    files: Vec<(File, usize)>,
+    reader: Reader,
+    /// Its calls ask the server, whatever the reader does.
+    group: Group,
+    /// Each with whether it is exported.
+    files: Vec<(File, bool)>,
     blocks: Blocks,
     dice: Offsets,
     application: Vec<u8>,
@@ -62,31 +64,24 @@ impl<'p> Side<'p> {
         (way, wait): (Way, Wait),
         hidden: u64,
     ) -> io::Result<Side<'p>> {
-        let mut readers = vec![Reader::new(bench.place, way, wait, BLOCK)?];
-        if hidden > 0 {
-            readers.push(Reader::new(bench.place, Way::Direct, wait, BLOCK)?);
-        }
-        let which = |at: usize| usize::from((at as u64 * 61 % 100) < hidden);
-        let opened = pool.names.iter().enumerate().map(|(at, name)| {
-            let which = which(at);
-            Ok((open(&readers[which].session, name)?, which))
-        });
-        let files: Vec<(File, usize)> = opened.collect::<io::Result<_>>()?;
-        let mut is_there = true;
-        for (number, reader) in readers.iter_mut().enumerate() {
-            let own = files.iter().filter(|(_, which)| *which == number);
-            let own: Vec<(&File, u64)> = own.map(|(file, _)| (file, 1)).collect();
-            is_there &= own.is_empty() || reader.warm(&own, bench.stop)?;
-        }
+        let mut reader = Reader::new(bench.place, way, wait, BLOCK)?;
+        let is_exported = |at: usize| at as u64 * 61 % 100 >= hidden;
+        let opened = pool.names.iter().enumerate();
+        let opened = opened.map(|(at, name)| Ok((open(&reader.session, name)?, is_exported(at))));
+        let files: Vec<(File, bool)> = opened.collect::<io::Result<_>>()?;
+        let own = files.iter().filter(|(_, is_exported)| *is_exported);
+        let own: Vec<(&File, u64)> = own.map(|(file, _)| (file, 1)).collect();
+        let is_there = own.is_empty() || reader.warm(&own, bench.stop)?;
         let dice = Offsets::new(pool.names.len() as u64, 1, true);
         let (blocks, application) = (Blocks::new(Vec::new()), vec![0; BLOCK]);
-        Ok(Side { pool, readers, files, blocks, dice, application, is_there })
+        let group = reader.session.group();
+        Ok(Side { pool, reader, group, files, blocks, dice, application, is_there })
     }
 
     /// With a cache that finds so many percent, full.
     fn fit(&mut self, percent: u64) -> io::Result<()> {
         let count = (self.files.len() as u64 * percent / 100).max(1) as usize;
-        let session = &self.readers[0].session;
+        let session = &self.reader.session;
         self.blocks = Blocks::new(session.buffers(count, BLOCK).map_err(io::Error::other)?);
         (0..self.files.len() * WARM_UP).try_for_each(|_| self.transaction().map(drop))
     }
@@ -100,9 +95,12 @@ impl<'p> Side<'p> {
             self.application.copy_from_slice(block);
             return Ok(did(false));
         }
-        let (file, which) = &self.files[number];
+        let (file, is_exported) = &self.files[number];
         let mut block = self.blocks.take().ok_or(io::ErrorKind::InvalidInput)?;
-        self.readers[*which].read(file, 0, Some(&mut block))?;
+        match is_exported {
+            true => self.reader.read(file, 0, Some(&mut block))?,
+            false => block = ask(&self.group, file, block)?,
+        }
         self.application.copy_from_slice(self.blocks.put(number as u64, block));
         Ok(did(true))
     }
@@ -111,14 +109,14 @@ impl<'p> Side<'p> {
     fn asking_transaction(&mut self) -> io::Result<Did> {
         let number = self.dice.next() as usize;
         let name = &self.pool.names[number];
-        let file = open(&self.readers[0].session, name)?;
+        let file = open(&self.reader.session, name)?;
         let mut remote = false;
         if let Some(block) = self.blocks.find(number as u64) {
             self.application.copy_from_slice(block);
         } else {
             remote = true;
             let mut block = self.blocks.take().ok_or(io::ErrorKind::InvalidInput)?;
-            self.readers[0].read(&file, 0, Some(&mut block))?;
+            self.reader.read(&file, 0, Some(&mut block))?;
             self.application.copy_from_slice(self.blocks.put(number as u64, block));
         }
         file.close()?;
@@ -126,22 +124,24 @@ impl<'p> Side<'p> {
     }
 
     fn measure(&mut self, asks: bool, time: Time<'_>) -> io::Result<Seen> {
-        let session = self.readers[0].session.clone();
-        let others = |side: &Side<'_>| -> u64 {
-            side.readers.iter().skip(1).map(|reader| reader.session.info().round_trips).sum()
-        };
-        let before = others(self);
-        let mut seen = stretch(&session, time, || {
-            if asks { self.asking_transaction() } else { self.transaction() }
-        })?;
-        if self.readers.len() > 1 {
-            let more = others(self) - before;
-            seen.slice.round_trips = seen.slice.round_trips.map(|own| own + more);
-            // Only those of the first session are known.
-            (seen.slice.system_calls, seen.slice.server_copied_bytes) = (None, None);
-        }
-        Ok(seen)
+        let session = self.reader.session.clone();
+        stretch(
+            &session,
+            time,
+            || {
+                if asks { self.asking_transaction() } else { self.transaction() }
+            },
+        )
     }
+}
+
+/// Reads a block of a file that is not exported.
+fn ask(group: &Group, file: &File, buffer: Buffer) -> io::Result<Buffer> {
+    let call = Call::Read { file: file.clone(), offset: 0, buffer, len: BLOCK as u32 };
+    group.submit(0, call).map_err(|_| io::Error::other("no room for a request"))?;
+    let done = group.wait(1, None).pop().ok_or_else(|| io::Error::other("no answer"))?;
+    done.result?;
+    done.buffer.ok_or_else(|| io::Error::other("a read lost its buffer"))
 }
 
 /// Measures all sides by turns; no figures of those that are not there.
