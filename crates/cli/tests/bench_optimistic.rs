@@ -114,7 +114,7 @@ fn an_interrupted_run_leaves_nothing() {
     let server = Server::start(&["--arena", "64m"]);
     let mut child = binary()
         .args(["bench", "optimistic", &server.at("?transport=shm"), "--only", "table-3,figure-6"])
-        .args(["--json", "--file-size", "4m"])
+        .args(["--json", "--file-size", "4m", "--wait", "sleeping"])
         .stdout(Stdio::piped())
         .spawn()
         .expect("starts");
