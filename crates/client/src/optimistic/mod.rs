@@ -14,7 +14,6 @@ mod mapped;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -160,7 +159,8 @@ pub struct References {
     state: AtomicU8,
     /// The session knows of it.
     is_entered: AtomicBool,
-    windows: Mutex<HashMap<u64, Window>>,
+    /// In the order of their numbers: most files have one, of which there may be many.
+    windows: Mutex<Vec<(u64, Window)>>,
 }
 
 /// Whether there may be references is not known yet.
@@ -222,6 +222,19 @@ impl Window {
         };
         (self.misses, self.told) = (0, told);
     }
+}
+
+/// The window of this number, which may be the first.
+fn window_of(windows: &mut Vec<(u64, Window)>, number: u64) -> &mut Window {
+    let place = windows.binary_search_by_key(&number, |(number, _)| *number);
+    let at = place.unwrap_or_else(|at| {
+        if windows.is_empty() {
+            windows.reserve_exact(1);
+        }
+        windows.insert(at, (number, Window::NEW));
+        at
+    });
+    &mut windows[at].1
 }
 
 impl References {
@@ -328,7 +341,7 @@ impl References {
         if windows.len() >= WINDOWS_MAX {
             windows.clear();
         }
-        let window = windows.entry(number).or_insert(Window::NEW);
+        let window = window_of(&mut windows, number);
         window.miss(offset, bytes);
         // Those that come until the answer is there are not counted to be due once more.
         window.misses == window.due
@@ -358,7 +371,7 @@ impl References {
         let told = slots.iter().flatten().count() as u32;
         let takes = {
             let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-            let window = windows.entry(first / WINDOW_BLOCKS).or_insert(Window::NEW);
+            let window = window_of(&mut windows, first / WINDOW_BLOCKS);
             let takes = window.takes(told == BLOCKS);
             window.was_told(told);
             takes

@@ -27,8 +27,12 @@ struct Server {
 
 impl Server {
     fn new() -> Server {
-        let cache = Arena::new(SLOTS * PAGE_BYTES).expect("memory");
-        let bytes = entry_of(SLOTS) * 8;
+        Server::of(SLOTS)
+    }
+
+    fn of(slots: usize) -> Server {
+        let cache = Arena::new(slots * PAGE_BYTES).expect("memory");
+        let bytes = entry_of(slots) * 8;
         let entries = Arena::new(bytes).expect("memory");
         let words = Words::new(&entries);
         words.store(0, 42, Ordering::Relaxed);
@@ -263,7 +267,7 @@ fn the_server_is_asked_the_less_the_less_it_knows() {
     }
     for (told, misses) in [(129, 16), (200, 16), (200, 32), (512, 16), (512, 16), (1, 32)] {
         let mut windows = references.windows.lock().expect("no panic");
-        windows.get_mut(&0).expect("counted").was_told(told);
+        windows.first_mut().expect("counted").1.was_told(told);
         drop(windows);
         assert_eq!(due(1000), Some(misses), "{told}");
     }
@@ -339,4 +343,38 @@ fn a_server_that_always_tells_of_another_memory_fills_no_list() {
     (0..100).for_each(|cache| drop(file.told(&session, 0, Some(&of(cache)))));
     assert_eq!(session.mapped.lock().expect("no panic").len(), super::CACHES_MAX);
     assert!(file.known.load().is_none(), "it is asked");
+}
+
+/// Pages that this process has in memory, in bytes.
+fn resident() -> usize {
+    let all = std::fs::read_to_string("/proc/self/statm").expect("statistics");
+    let pages = all.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    pages.expect("a number") * PAGE_BYTES
+}
+
+#[test]
+fn a_million_blocks_take_little_memory() {
+    const ALL: usize = 1_000_000;
+    for files in [10, 100_000] {
+        let (server, session) = (Server::of(ALL), Optimistic::default());
+        let of_file = ALL / files;
+        let before = resident();
+        let mut open = Vec::new();
+        for file in 0..files {
+            let references = Arc::new(References::default());
+            for first in (0..of_file).step_by(BLOCKS as usize) {
+                let blocks = first..of_file.min(first + BLOCKS as usize);
+                let slots = blocks.map(|block| Some((file * of_file + block) as u32)).collect();
+                let info = ReferenceInfo { file: file as u64, ..server.info() };
+                let memory = Some((server.cache.clone(), server.entries.clone()));
+                let referred = Referred { info, slots, memory };
+                references.hear(&session, first as u64, Some(&referred));
+            }
+            open.push(references);
+        }
+        let bytes = resident().saturating_sub(before);
+        println!("{files} files: {:.1} bytes a block", bytes as f64 / ALL as f64);
+        // Beside what other tests of this process take.
+        assert!(bytes <= 48 * ALL, "{bytes} bytes of {files} files");
+    }
 }
