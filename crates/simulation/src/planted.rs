@@ -26,6 +26,10 @@ const SHOWN_BY_TESTS: [(&str, &str); 8] = [
     ("server: KeyNotReplaced", "server named a_reference_of_a_former_key_is_refused"),
     ("server: SessionNotLookedAt", "server named it_is_good_for_nobody_else"),
     (
+        "unifier: RetiredBehindReaders",
+        "entries::triggers::all_that_a_write_replaces_is_retired_before_any_of_it_is_published",
+    ),
+    (
         "unifier: CopyOnWriteSkipped",
         "parts::a_writer_does_not_wait_for_a_reader_nor_change_what_it_has",
     ),
