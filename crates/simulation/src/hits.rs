@@ -49,6 +49,11 @@ impl Sim {
                 learn(Some(&referred));
                 Ok(())
             }
+            // A reference that is checked, where nobody maps anything: the client has taken it.
+            Ok(Output::Unit) => {
+                learn(None);
+                Ok(())
+            }
             Ok(other) => Err(format!("an answer of another kind: {other:?}")),
             Err(error) => {
                 learn(None);

@@ -14,7 +14,7 @@ const EARLY_MIN: usize = 12;
 /// Defects that the workload reaches hardly or not at all within these seeds, and the tests that
 /// each makes fail: whether a seed finds one depends on each change of the code. They are tried and
 /// told each time, and counted as found only when they are.
-const SHOWN_BY_TESTS: [(&str, &str); 8] = [
+const SHOWN_BY_TESTS: [(&str, &str); 9] = [
     ("client: CallbackTakenEarly", "core locks::a_grant_before_the_reply_waits_for_it"),
     ("message: ReferenceEndsEarly", "references::data_is_read_where_it_is_and_let_go"),
     ("message: LoanEndsWithConnection", "references::what_is_lent_outlives_connections"),
