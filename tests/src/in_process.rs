@@ -9,8 +9,8 @@ use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Identity, Timestamp, WriteVerifier};
 use dafs_server::{
-    DataPath, Entropy, Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions,
-    ShownCaches, Worker,
+    DataPath, Entropy, Export, Exports, Limits, MemoryRecords, Optimistic, Proof, Shared,
+    SharedOptions, ShownCaches, Worker,
 };
 use dafs_store::Store;
 use dafs_store::memory::MemoryStore;
@@ -21,6 +21,19 @@ use dafs_unifier::{DomainId, Unifier};
 /// # Panics
 /// When the system refuses.
 pub fn shared(store: Arc<dyn Store>, limits: Limits, arena_bytes: usize) -> Arc<Shared> {
+    shared_as(Optimistic::default(), store, limits, arena_bytes)
+}
+
+/// The same, which tells so much of its cache.
+///
+/// # Panics
+/// As of [`shared`].
+pub fn shared_as(
+    optimistic: Optimistic,
+    store: Arc<dyn Store>,
+    limits: Limits,
+    arena_bytes: usize,
+) -> Arc<Shared> {
     let arena = Arena::new(arena_bytes).expect("arena");
     let clock = Arc::new(Timestamp::default);
     let config = dafs_unifier::Config::new(arena.len(), clock);
@@ -32,7 +45,7 @@ pub fn shared(store: Arc<dyn Store>, limits: Limits, arena_bytes: usize) -> Arc<
         policy: dafs_unifier::Policy::default(),
         domain: DomainId::FIRST,
         share_cache: false,
-        optimistic: dafs_server::Optimistic::Both,
+        optimistic,
         data_path: DataPath::Unifier,
         path: "in process".into(),
     };

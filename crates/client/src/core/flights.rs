@@ -124,12 +124,6 @@ impl Flights {
         (read.conn == conn && is_meant(read)).then_some(read)
     }
 
-    /// The plain read in this slot.
-    #[inline(always)]
-    pub(super) fn read_in(&mut self, slot: SlotId) -> Option<&mut ReadFlight> {
-        self.reads.get_mut(usize::from(slot.0))?.as_mut()
-    }
-
     /// It has ended: its place is free.
     #[inline(always)]
     pub(super) fn end_read(&mut self, slot: SlotId) {

@@ -11,6 +11,7 @@ use dafs_protocol::{Features, NamedReference, Status};
 
 use super::call::{CallRecord, Flight};
 use super::dispatch::look_for_poison;
+use super::plain_reads::Ends;
 use super::{Core, FileKey, Output, Work};
 
 impl Core {
@@ -27,8 +28,14 @@ impl Core {
         }
     }
 
+    /// The server gives some: others pay no more than this for what they do not have.
+    #[inline(always)]
+    pub(super) fn is_given_names(&self) -> bool {
+        self.session.facts.features.has(Features::NAMED_REFERENCES)
+    }
+
     /// Posts a read by name, if there is one for it. The slot, whose request is under way then, is not used so far.
-    #[inline]
+    #[inline(never)]
     pub(super) fn post_named(
         &mut self,
         (conn, tag): (ConnId, u32),
@@ -42,7 +49,7 @@ impl Core {
     }
 
     /// A read is a request: now and then the server is asked for a reference.
-    #[inline]
+    #[inline(never)]
     pub(super) fn note_request(&mut self, file: FileKey) {
         if self.files.any_mut(file).is_some_and(|open| open.named.is_due()) {
             self.ask_for_name(file);
@@ -87,13 +94,14 @@ impl Core {
         let find = self.requests.flights.find_read((conn, tag), |_| true);
         let Some(read) = find else { return self.on_other_named_hit(conn, tag, bytes) };
         let (file, offset, len) = (read.file, read.request.offset, read.request.len);
-        let slot = read.request.head.slot;
+        let (slot, ends) = (read.request.head.slot, Ends::of(read));
         if let Some(open) = self.files.any_mut(file) {
             open.named.hit(offset);
         }
         // The transport has put no more than were asked for.
         let bytes = bytes.min(len);
-        self.end_plain_read(slot, (bytes, bytes < len), bytes, true);
+        self.requests.slots.untake(slot);
+        self.end_plain_read(slot, ends, (bytes, bytes < len), bytes);
     }
 
     /// One that has a record.

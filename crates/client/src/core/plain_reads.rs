@@ -25,6 +25,24 @@ pub(super) struct Read {
     pub(super) len: u32,
 }
 
+/// Of a plain read what its end needs.
+pub(super) struct Ends {
+    owner: Owner,
+    tag: u64,
+    link: usize,
+    file: FileKey,
+    memory: Memory,
+}
+
+impl Ends {
+    /// Takes its memory.
+    #[inline(always)]
+    pub(super) fn of(read: &mut ReadFlight) -> Ends {
+        let memory = std::mem::replace(&mut read.memory, Memory::None);
+        Ends { owner: read.owner, tag: read.tag, link: read.link, file: read.file, memory }
+    }
+}
+
 impl Core {
     /// Sends a read of the session's own user, if it can go now. False: nothing was done.
     #[inline]
@@ -86,7 +104,8 @@ impl Core {
             return false;
         };
         let room = (span, len as usize);
-        let is_named = self.post_named((conn, u32::from(slot.0)), (file, offset), room);
+        let names = self.is_given_names();
+        let is_named = names && self.post_named((conn, u32::from(slot.0)), (file, offset), room);
         if !is_named && self.node.submit_empty(conn, u32::from(slot.0), &bytes, room).is_err() {
             self.requests.slots.untake(slot);
             return false;
@@ -97,7 +116,9 @@ impl Core {
         self.requests.rung = false;
         if !is_named {
             self.session.facts.requests += 1;
-            self.note_request(file);
+            if names {
+                self.note_request(file);
+            }
         }
         true
     }
@@ -118,33 +139,28 @@ impl Core {
             (slot, sequence) == (head.slot, head.sequence)
                 && bytes <= read.request.len.min(data_len)
         };
-        if self.requests.flights.find_read((conn, tag), is_meant).is_none() {
+        let Some(read) = self.requests.flights.find_read((conn, tag), is_meant) else {
             return self.on_other_read_reply(conn, tag, answer, data_len);
-        }
-        self.end_plain_read(slot, (bytes, end_of_file), data_len, false);
+        };
+        let ends = Ends::of(read);
+        self.requests.slots.release(slot);
+        self.end_plain_read(slot, ends, (bytes, end_of_file), data_len);
         true
     }
 
-    /// Ends the plain read of a slot, which is free then; `unused`: with the number that was taken.
+    /// Ends the plain read that had a slot, which is free.
     #[inline(always)]
     pub(super) fn end_plain_read(
         &mut self,
         slot: SlotId,
+        Ends { owner, tag, link, file, memory }: Ends,
         (bytes, end_of_file): (u32, bool),
         data_len: u32,
-        unused: bool,
     ) {
-        let Some(place) = self.requests.flights.read_in(slot) else { return };
-        let (owner, tag, bytes) = (place.owner, place.tag, bytes as usize);
-        let (link, file) = (place.link, place.file);
-        let memory = std::mem::replace(&mut place.memory, Memory::None);
+        let bytes = bytes as usize;
         self.requests.flights.end_read(slot);
         self.links[link].heard(self.now);
         look_for_poison(&memory, data_len);
-        match unused {
-            true => self.requests.slots.untake(slot),
-            false => self.requests.slots.release(slot),
-        }
         self.end_of_call(file);
         let buffer = match memory {
             Memory::Buffer(posted) => match posted.take_back() {

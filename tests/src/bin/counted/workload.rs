@@ -14,11 +14,11 @@ use dafs_fabric_shm::ShmProvider;
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Identity, Stability};
-use dafs_server::{Limits, Proof, Worker};
+use dafs_server::{Limits, Optimistic, Proof, Worker};
 use dafs_store::memory::MemoryStore;
 use dafs_store::{Disk, Store, ThreadIo};
 use dafs_store_posix::{HandleKey, OpenStoreError, PosixOptions, PosixStore};
-use dafs_tests::in_process::shared;
+use dafs_tests::in_process::shared_as;
 
 /// Reads at a time, where it is not one.
 const DEPTH: usize = 32;
@@ -50,12 +50,15 @@ pub(crate) struct Network {
     /// Where buffers lie that the server writes to.
     pool: Option<SharedPool>,
     options: SessionOptions,
+    /// What the server gives.
+    optimistic: Optimistic,
 }
 
 impl Network {
     /// By its name; `None`: there is none of that name.
     pub(crate) fn named(name: &str) -> Option<Network> {
         let tcp = |tags, optimistic| Network {
+            optimistic: if optimistic { Optimistic::Checked } else { Optimistic::Off },
             provider: Box::new(TcpProvider::default()),
             address: "tcp://127.0.0.1:0".into(),
             pool: None,
@@ -68,6 +71,7 @@ impl Network {
             // What networks do that match no tags: the server writes to the client's memory.
             "untagged" => Some(tcp(false, false)),
             "shm" => Some(Network {
+                optimistic: Optimistic::default(),
                 provider: Box::new(ShmProvider::new()),
                 address: format!("shm:@{:032x}", std::process::id()),
                 pool: Some(SharedPool::new(POOL_BYTES)),
@@ -149,7 +153,8 @@ impl Pair {
         let listener = domain.device().listen(&address).expect("listen");
         let node = Node::new(domain.clone(), NodeConfig::default()).expect("node");
         let store_io = store.attach_thread().expect("a ring");
-        let worker = Worker::new(0, node, shared(store, Limits::default(), arena_bytes));
+        let shared = shared_as(network.optimistic, store, Limits::default(), arena_bytes);
+        let worker = Worker::new(0, node, shared);
         let node = Node::new(domain, NodeConfig::default()).expect("node");
         let config = CoreConfig::new(&listener.address(), &network.options);
         let core = Core::new(node, config, Box::new(|nonce| nonce.fill(7)));
