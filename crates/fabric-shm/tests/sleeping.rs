@@ -110,3 +110,43 @@ fn no_room_is_slept_through() {
     }
     far.join().expect("the other end");
 }
+
+/// As threads of one session do it: one sleeps, or is about to wake, and another one that had something to send
+/// says anew that the engine sleeps, perhaps in another way.
+#[test]
+fn a_sleep_that_is_announced_twice_loses_no_message() {
+    let (mut a, mut b) = pair(3);
+    let waiter = a.engine.waiter();
+    let sleep = |a: &mut End| {
+        assert!(a.engine.arm(), "nothing is there");
+        waiter.wake();
+        waiter.wait(None);
+    };
+    let come = |a: &mut End, b: &mut End| {
+        a.post_recv();
+        b.send(10);
+        b.engine.ring();
+        a.wait(Opcode::Recv, 1);
+        b.wait(Opcode::Send, 1);
+    };
+    // Who is lively sleeps by a word, and in epoll where nothing has come since.
+    for lively in 0..12 {
+        for _ in 0..lively {
+            // The first one wakes it, the second finds it awake.
+            (0..2).for_each(|_| come(&mut a, &mut b));
+            sleep(&mut a);
+        }
+        sleep(&mut a);
+        // Who has slept looks, and finds nothing.
+        assert_eq!(a.engine.poll(&mut a.done, 16), 0);
+        a.post_recv();
+        assert!(a.engine.arm(), "nothing is there");
+        b.send(10);
+        b.engine.ring();
+        let start = Instant::now();
+        waiter.wait(Some(2 * LOST));
+        assert!(start.elapsed() < LOST, "{lively}: slept while there was a message");
+        a.wait(Opcode::Recv, 1);
+        b.wait(Opcode::Send, 1);
+    }
+}

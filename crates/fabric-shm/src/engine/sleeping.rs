@@ -40,6 +40,9 @@ impl ShmEngine {
                 self.waiter.announce(Some(sleep));
             }
             None => {
+                // Another thread may have said before that the sleep is by a word. That is no more to be taken back: the
+                // peer would not ring, and nobody looks.
+                self.by_word = None;
                 self.leave_active();
                 self.set_looks();
                 self.ask_soon();
