@@ -20,7 +20,7 @@ esac
 [ "$mode" = --long ] && export DAFS_TEST_LIFE_KILLS=300
 # How often one is killed while clients read its memory, what local programs change meanwhile, and for how
 # many seconds ten clients compare what they see.
-[ "$mode" = --long ] && export DAFS_TEST_HIT_KILLS=1000 DAFS_TEST_LOCAL_STEPS=10000 DAFS_TEST_HISTORY_SECONDS=60
+[ "$mode" = --long ] && export DAFS_TEST_HIT_KILLS=1000 DAFS_TEST_LOCAL_STEPS=10000 DAFS_TEST_HISTORY_HITS=200000
 
 # All processes of the run mark free memory with one pattern, so that each knows the others'.
 DAFS_POISON=$(od -An -tx1 -N64 /dev/urandom | tr -d ' \n')

@@ -3,37 +3,22 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
-use common::{Mounted, Server, open_url, program};
-use dafs_client::{File, OpenOptions, Session};
+use common::cached::{Dice, PAGE, open};
+use common::{Mounted, Server, program};
+use dafs_client::{File, OpenOptions};
 
-const PAGE: usize = 4096;
 const O_DIRECT: i32 = 0x4000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// More of it in the long run of all tests.
 fn amount(name: &str, usual: usize) -> usize {
     std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
-}
-
-fn open(server: &Server, options: &str) -> (Session, File) {
-    open_url(&server.at(&format!("file?{options}")))
-}
-
-/// Numbers that look random, the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
 }
 
 const UNITS: usize = 64;
@@ -144,13 +129,15 @@ fn ten_clients_see_what_was_acknowledged_and_what_others_have_seen() {
         for (number, options) in readers.iter().enumerate() {
             scope.spawn(move || {
                 let (session, file) = open(server, options);
-                let mut dice = Dice(100 + number as u64);
+                let (mut dice, mut had) = (Dice(100 + number as u64), 0);
                 while history.goes_on() {
                     history.read(dice.below(UNITS), options, |into, at| {
                         file.read_at(into, at).expect("read")
                     });
+                    let now = session.info().optimistic.hits;
+                    hits.fetch_add(now - had, Ordering::Relaxed);
+                    had = now;
                 }
-                hits.fetch_add(session.info().optimistic.hits, Ordering::Relaxed);
             });
         }
         if let Some(file) = through_mount() {
@@ -163,12 +150,21 @@ fn ten_clients_see_what_was_acknowledged_and_what_others_have_seen() {
                 }
             });
         }
-        std::thread::sleep(Duration::from_secs(amount("DAFS_TEST_HISTORY_SECONDS", 3) as u64));
-        history.is_over.store(true, Ordering::Relaxed);
+        // Also where this thread panics.
+        let _ends = Ends(history);
+        let wanted = amount("DAFS_TEST_HISTORY_HITS", 5000) as u64;
+        let (mut last, mut had) = (Instant::now(), 0);
+        while had < wanted {
+            std::thread::sleep(Duration::from_millis(5));
+            let now = hits.load(Ordering::Relaxed);
+            if now > had {
+                (last, had) = (Instant::now(), now);
+            }
+            assert!(last.elapsed() < PATIENCE, "no more than {had} reads without the server");
+        }
     });
     let (reads, hits) = (history.reads.into_inner(), hits.into_inner());
     println!("{reads} reads by ten clients, {hits} of them without the server");
-    assert!(hits > 100, "{hits} of {reads}");
 }
 
 /// The server is killed in the midst of reads, its files change while nobody serves them, and another serves them.
@@ -313,6 +309,24 @@ fn look(file: &File, (past, from): &(Past, usize), dice: &mut Dice) {
     assert!(bytes == PAGE || past[*from..].iter().any(may_end), "{bytes} of block {block}");
 }
 
+/// Waits until what is changed now has another time than what was changed before: a change within one tick of the
+/// file system's clock is not noticed.
+fn tick(path: &Path, clock: &Path) {
+    let changed = |path: &Path| {
+        let of = fs::metadata(path).expect("there");
+        (of.ctime(), of.ctime_nsec())
+    };
+    let (before, start) = (changed(path), Instant::now());
+    loop {
+        fs::write(clock, b"tick").expect("written");
+        if changed(clock) > before {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "the clock of the file system stands still");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Who opens a file sees what local programs have made of it, and who has it open nothing that it never was.
 #[test]
 fn what_local_programs_change_is_seen_at_the_next_open() {
@@ -355,8 +369,7 @@ fn what_local_programs_change_is_seen_at_the_next_open() {
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for step in 0..steps {
                 let turn = turn.write().expect("no panic");
-                // Longer than a tick of the file system's clock: a change within one is not noticed.
-                std::thread::sleep(Duration::from_millis(5));
+                tick(&server.file("file"), &server.file("clock"));
                 change(&server.file("file"), past, (step, &mut dice), has_xfs_io);
                 drop(turn);
                 let file = session.open(b"file", OpenOptions::read()).expect("opens");

@@ -4,44 +4,16 @@ mod common;
 
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use common::cached::{BYTES, Dice, PAGE, contents, open, read, serving};
 use common::{Server, dafs_as, good, is_root, open_url, text};
 use dafs_client::{File, OpenOptions, Session};
 
-const BYTES: usize = 8 << 20;
-const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn contents() -> &'static [u8] {
-    static CONTENTS: LazyLock<Vec<u8>> = LazyLock::new(|| {
-        let words = (0..BYTES as u32 / 4).map(|word| word.wrapping_mul(0x9e37_79b9));
-        words.flat_map(u32::to_le_bytes).collect()
-    });
-    &CONTENTS
-}
-
-fn serving(options: &[&str]) -> Server {
-    let server = Server::start(&[&["--arena", "64m"], options].concat());
-    std::fs::write(server.file("file"), contents()).expect("written");
-    std::fs::File::open(server.file("file")).and_then(|file| file.sync_all()).expect("sync");
-    server
-}
-
-fn open(server: &Server, options: &str) -> (Session, File) {
-    open_url(&server.at(&format!("file?{options}")))
-}
 
 fn hits(session: &Session) -> u64 {
     session.info().optimistic.hits
-}
-
-fn read(file: &File, offset: usize, len: usize) -> Vec<u8> {
-    let mut into = vec![0xee; len];
-    let bytes = file.read_at(&mut into, offset as u64).expect("read");
-    into.truncate(bytes);
-    into
 }
 
 /// Reads all of the file in small pieces until that needs no server.
@@ -55,17 +27,6 @@ fn warm(session: &Session, file: &File, bytes: usize) {
             return;
         }
         assert!(start.elapsed() < PATIENCE, "never without the server: {:?}", session.info());
-    }
-}
-
-/// Numbers that look random, the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
     }
 }
 

@@ -16,6 +16,7 @@ use dafs_fabric::Provider;
 use dafs_fabric_shm::ShmProvider;
 use dafs_fabric_tcp::TcpProvider;
 
+pub mod cached;
 #[path = "../../../../tests/src/marked.rs"]
 mod marked;
 pub mod tree;
