@@ -1,70 +1,33 @@
 //! Reads by a named reference: who may read what, until when. The client here says what it likes.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+mod driven_worker;
+
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use dafs_fabric::{Address, Arena, Buffer, Domain, Listener, PostedBuffer, SgList};
-use dafs_fabric_tcp::TcpProvider;
-use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
+use dafs_fabric::{Buffer, PostedBuffer, SgList};
+use dafs_message::{ConnId, Event};
 use dafs_protocol::*;
-use dafs_server::{
-    DataPath, Export, Exports, Limits, MemoryRecords, Optimistic, Proof, Shared, SharedOptions,
-    ShownCaches, Worker,
-};
-use dafs_store::memory::MemoryStore;
-use dafs_unifier::Unifier;
-
-const ARENA_BYTES: usize = 16 << 20;
-
-fn shared(optimistic: Optimistic, data_path: DataPath) -> Arc<Shared> {
-    let arena = Arena::new(ARENA_BYTES).expect("arena");
-    let config = dafs_unifier::Config::new(arena.len(), Arc::new(Timestamp::default));
-    let export = Export {
-        name: String::new(),
-        store: Arc::new(MemoryStore::new()),
-        read_only: false,
-        policy: dafs_unifier::Policy::Lru,
-        data_path,
-        path: "memory".into(),
-        domain: dafs_unifier::DomainId::FIRST,
-        share_cache: false,
-        optimistic,
-    };
-    let next = std::sync::atomic::AtomicU64::new(1);
-    Shared::new(SharedOptions {
-        exports: Exports::new(vec![export]),
-        unifier: Arc::new(Unifier::new(arena, config, WriteVerifier([7; 16])).into()),
-        shown: ShownCaches::default(),
-        page_cache: None,
-        arena_bytes: ARENA_BYTES,
-        limits: Limits { lease_seconds: 2, ..Limits::default() },
-        key: None,
-        own: Identity::root(),
-        intent_log: None,
-        end_mark: None,
-        numbers: None,
-        recorder: None,
-        records: Box::<MemoryRecords>::default(),
-        entropy: Box::new(move |bytes| {
-            let number = next.fetch_add(1, Ordering::Relaxed).to_le_bytes();
-            bytes.iter_mut().zip(number.into_iter().cycle()).for_each(|(to, from)| *to = from);
-        }),
-        process_stats: Box::new(|| (0, 0)),
-        addresses: Vec::new(),
-        same_host: None,
-        stopwatch: Box::new(|| Duration::ZERO),
-    })
-}
+use dafs_server::{Limits, Optimistic};
+use driven_worker::Driven;
 
 struct World {
-    worker: Worker,
-    listener: Box<dyn Listener>,
-    shared: Arc<Shared>,
-    now: Duration,
-    clients: Node,
-    sessions: u8,
+    driven: Driven,
     buffer: PostedBuffer,
+}
+
+impl Deref for World {
+    type Target = Driven;
+
+    fn deref(&self) -> &Driven {
+        &self.driven
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Driven {
+        &mut self.driven
+    }
 }
 
 /// A session of a client, whose next request has this number.
@@ -76,68 +39,13 @@ struct Client {
 
 impl World {
     fn new(optimistic: Optimistic) -> World {
-        let shared = shared(optimistic, DataPath::Unifier);
-        let node = |domain| {
-            let config = NodeConfig { receives_max: 1 << 12, ..NodeConfig::default() };
-            Node::new(domain, config).expect("node")
-        };
-        let open = || Domain::open(&TcpProvider::default()).expect("device");
-        let domain = open();
-        let address = Address::parse("tcp://127.0.0.1:0").expect("address");
-        let listener = domain.device().listen(&address).expect("listen");
-        let worker = Worker::new(0, node(domain), shared.clone());
+        let limits = Limits { lease_seconds: 2, ..Limits::default() };
         let buffer = Buffer::new(128 << 10).expect("memory").post();
-        let clients = node(open());
-        World { worker, listener, shared, now: Duration::ZERO, clients, sessions: 0, buffer }
-    }
-
-    fn pass(&mut self, later: Duration) {
-        self.now += later;
-        while let Some(incoming) = self.listener.poll_accept() {
-            self.worker.accept(incoming, Proof::Kernel(Identity::root()));
-        }
-        self.worker.progress(self.now);
-    }
-
-    fn event(&mut self) -> Event {
-        for _ in 0..1_000_000 {
-            self.clients.poll();
-            if let Some(event) = self.clients.next_event() {
-                return event;
-            }
-            self.pass(Duration::ZERO);
-        }
-        panic!("nobody answers");
+        World { driven: Driven::new(limits, optimistic), buffer }
     }
 
     fn client(&mut self, features: Features) -> Client {
-        let options = ConnOptions::default();
-        let conn = self.clients.connect(&self.listener.address(), &[], options).expect("connect");
-        assert!(matches!(self.event(), Event::Connected { .. }));
-        let attr = SessionAttr {
-            slots: 2,
-            data_bytes_max: 65_536,
-            inline_bytes: 512,
-            wait: WaitMode::Sleeping,
-            lease_ms: 0,
-            tagged: true,
-            rdma_read: true,
-            read_ahead: false,
-        };
-        self.sessions += 1;
-        let purpose = Purpose::Create { attr, client: ClientId([self.sessions; 16]) };
-        let mut hello = SetupRequest::hello([1; 32], SizeClass::Any, false, purpose);
-        if let SetupRequest::Hello { features: says, .. } = &mut hello {
-            *says = features;
-        }
-        let mut header = Vec::new();
-        encode_setup_request(&hello, &mut header);
-        self.clients.submit(conn, 1, &header, SgList::new(), SgList::new()).expect("submit");
-        self.clients.ring();
-        let Event::Reply { header, .. } = self.event() else { panic!("no reply") };
-        let Ok(SetupReply::Ready { session, .. }) = decode_setup_reply(&header) else {
-            panic!("refused")
-        };
+        let (conn, session) = self.driven.session(features);
         Client { conn, next: 1, session }
     }
 
