@@ -6,6 +6,7 @@ mod optimistic;
 mod plot;
 mod postmark;
 mod raw;
+mod table;
 mod target;
 mod unifier;
 

@@ -1,7 +1,7 @@
 //! `dafs bench optimistic`: the experiments of Optimistic DAFS.
 
+mod columns;
 mod figures;
-mod table;
 
 use std::io;
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ use dafs_bench::optimistic::{
 use dafs_client::Url;
 use dafs_fabric::units::size;
 
+use super::table::Table;
 use super::{raw, target};
 use crate::connect::ConnectArgs;
 use crate::failure::{Cause, Failure};
 use crate::interrupt;
 use crate::place;
 use crate::progress::{self, Progress};
-use table::Table;
 
 /// Measure reads without the server beside reads that ask it: the experiments of Optimistic DAFS.
 #[derive(Debug, clap::Args)]

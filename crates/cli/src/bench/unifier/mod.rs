@@ -14,11 +14,12 @@ use dafs_bench::{Wait, size_text};
 use dafs_server::DataPath;
 
 use super::plot::{Line, Plot, draw};
+use super::table::Table;
 use crate::failure::{Cause, Failure};
 use crate::interrupt;
 use crate::progress::Progress;
 use dafs_fabric::units::size;
-use row::{Row, Table};
+use row::Row;
 
 /// Measure the server's data paths beside each other, on servers that it starts itself.
 #[derive(Debug, clap::Args)]

@@ -1,9 +1,9 @@
 //! What comes out: a row per measurement.
 
-use std::io::{self, Write};
-
 use dafs_bench::size_text;
 use serde::Serialize;
+
+use crate::bench::table::{TableRow, number};
 
 /// One measurement; `null` is what could not be measured or has no meaning.
 #[derive(Debug, Clone, Serialize)]
@@ -36,60 +36,41 @@ pub fn compare(rows: &mut [Row]) {
     }
 }
 
-/// Prints rows as they come.
-pub struct Table {
-    json: bool,
-    titled: Option<&'static str>,
-}
-
-impl Table {
-    pub fn new(json: bool) -> Table {
-        Table { json, titled: None }
+impl TableRow for Row {
+    fn experiment(&self) -> &'static str {
+        self.experiment
     }
 
-    pub fn print(&mut self, row: &Row) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        if self.json {
-            let line = serde_json::to_string(row).map_err(io::Error::other)?;
-            writeln!(out, "{line}")?;
-            return out.flush();
-        }
-        if self.titled != Some(row.experiment) {
-            self.titled = Some(row.experiment);
-            writeln!(
-                out,
-                "{:<8} {:<9} {:>6} {:>8} {:>8} {:>9} {:>12} {:>10} {:>9} {:>10}",
-                "what",
-                "datapath",
-                "size",
-                "file",
-                "limit",
-                "MB/s",
-                "srv ns/byte",
-                "disk/byte",
-                "x normal",
-                "x normal/CPU",
-            )?;
-        }
-        let number = |value: Option<f64>, digits: usize| match value {
-            Some(value) => format!("{value:.digits$}"),
-            None => "-".into(),
-        };
-        writeln!(
-            out,
+    fn title() -> String {
+        format!(
+            "{:<8} {:<9} {:>6} {:>8} {:>8} {:>9} {:>12} {:>10} {:>9} {:>10}",
+            "what",
+            "datapath",
+            "size",
+            "file",
+            "limit",
+            "MB/s",
+            "srv ns/byte",
+            "disk/byte",
+            "x normal",
+            "x normal/CPU",
+        )
+    }
+
+    fn line(&self) -> String {
+        format!(
             "{:<8} {:<9} {:>6} {:>8} {:>8} {:>9.1} {:>12} {:>10} {:>9} {:>10}",
-            row.experiment,
-            row.datapath,
-            size_text(row.size),
-            size_text(row.file_bytes),
-            row.limit_bytes.map_or_else(|| "-".into(), size_text),
-            row.bytes_per_s / 1e6,
-            number(row.server_cpu_ns_per_byte, 4),
-            number(row.disk_bytes_per_byte, 3),
-            number(row.rate_of_normal, 2),
-            number(row.cpu_efficiency_of_normal, 2),
-        )?;
-        out.flush()
+            self.experiment,
+            self.datapath,
+            size_text(self.size),
+            size_text(self.file_bytes),
+            self.limit_bytes.map_or_else(|| "-".into(), size_text),
+            self.bytes_per_s / 1e6,
+            number(self.server_cpu_ns_per_byte, 4),
+            number(self.disk_bytes_per_byte, 3),
+            number(self.rate_of_normal, 2),
+            number(self.cpu_efficiency_of_normal, 2),
+        )
     }
 }
 
