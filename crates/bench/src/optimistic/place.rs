@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dafs_client::{File, OpenOptions, Session};
+use dafs_client::{File, OpenOptions, OptimisticWay, Session};
 use dafs_fabric::Buffer;
 
 use crate::target::{below, remove_tree};
@@ -154,6 +154,12 @@ impl Drop for Place {
 /// Opens a file to be read.
 pub(super) fn open(session: &Session, path: &[u8]) -> io::Result<File> {
     Ok(session.open(path, OpenOptions::read())?)
+}
+
+/// Reads without a request are copies that this process makes by itself, one after the other; else the server's
+/// transport answers them, and many may be under way.
+pub(super) fn reads_by_itself(file: &File) -> io::Result<bool> {
+    Ok(file.optimistic_way()? == Ok(OptimisticWay::Trusted))
 }
 
 /// Reads blocks one after the other, in one way.

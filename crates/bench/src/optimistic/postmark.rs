@@ -9,7 +9,7 @@ use dafs_fabric::Buffer;
 
 use super::Bench;
 use super::blocks::Blocks;
-use super::place::{BLOCK, Reader, Way, open};
+use super::place::{BLOCK, Reader, Way, open, reads_by_itself};
 use super::row::{Row, Seen, rows_of};
 use super::stretch::{Did, Time, stretch};
 use crate::offsets::Offsets;
@@ -239,7 +239,11 @@ pub(super) fn not_exported(
         bench.say(&format!("limit-not-exported: {percent} %"));
         // This one last: an open of a file that was just changed has the server read it anew, to other places.
         let direct = Side::new(bench, &pool, (Way::Direct, wait), 0)?;
-        let own = Side::new(bench, &pool, (Way::Optimistic, wait), percent)?;
+        let mut own = Side::new(bench, &pool, (Way::Optimistic, wait), percent)?;
+        // By other networks what is asked beside others goes by a reference, too: nothing of it can be hidden.
+        if let Some((file, _)) = own.files.first() {
+            own.is_there &= reads_by_itself(file)?;
+        }
         let mut sides = vec![direct, own];
         sides.iter_mut().try_for_each(|side| side.fit(FOUND))?;
         let ways = turns(bench, &mut sides, false)?;

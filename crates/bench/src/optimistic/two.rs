@@ -10,7 +10,7 @@ use dafs_client::{Call, Done, File, Group, Session};
 use dafs_fabric::Buffer;
 
 use super::Bench;
-use super::place::{BLOCK, Place, Reader, Way, open};
+use super::place::{BLOCK, Place, Reader, Way, open, reads_by_itself};
 use super::row::{Row, Seen};
 use crate::sys;
 use crate::target::Costs;
@@ -52,7 +52,8 @@ struct Client {
     session: Session,
     group: Group,
     file: File,
-    way: Way,
+    /// Blocks are copied one after the other; else all of a request are under way.
+    by_itself: bool,
     bytes: u64,
     is_there: bool,
 }
@@ -64,7 +65,8 @@ impl Client {
         let bytes = bench.options.file_bytes / REQUEST as u64 * REQUEST as u64;
         let is_there = reader.warm(&[(&file, bytes / BLOCK as u64)], bench.stop)?;
         let session = reader.session.clone();
-        Ok(Client { group: session.group(), session, file, way, bytes, is_there })
+        let by_itself = way == Way::Optimistic && reads_by_itself(&file)?;
+        Ok(Client { group: session.group(), session, file, by_itself, bytes, is_there })
     }
 
     /// Reads from the beginning to the end, again and again; how many blocks.
@@ -74,9 +76,9 @@ impl Client {
         let mut blocks: Vec<Option<Buffer>> = buffers.into_iter().map(Some).collect();
         let (mut done, mut offset, mut read) = (Vec::with_capacity(count), 0, 0);
         while start.elapsed() < run.time && !run.stop.load(Ordering::Relaxed) {
-            match self.way {
-                Way::Optimistic => self.request_by_itself(&mut blocks, offset)?,
-                _ => self.request(&mut blocks, &mut done, offset)?,
+            match self.by_itself {
+                true => self.request_by_itself(&mut blocks, offset)?,
+                false => self.request(&mut blocks, &mut done, offset)?,
             }
             if let Some(link) = run.link {
                 link.pass(REQUEST);
