@@ -23,6 +23,7 @@ use crate::operation::{
     CHAIN_MAX, HEADER_BYTES_MAX, OpResult, Operation, Outcome, REPLY_BYTES_MAX,
 };
 use crate::status::Status;
+use crate::told_reads::ToldReads;
 
 pub use cached::{CACHED_RANGE_BYTES, decode_cached_ranges, encode_cached_range};
 pub use callback::{
@@ -43,6 +44,9 @@ use wire::{Put, Reader, with_length};
 
 /// Bytes before the operations of a request, or the results of a reply.
 const HEAD_BYTES: usize = 12;
+/// The trailer of a request that has [`ToldReads`], and the bytes of all of it.
+const TRAILER_TOLD_READS: u16 = 1;
+const TOLD_READS_BYTES: usize = 6 + 24;
 
 /// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -85,6 +89,8 @@ pub struct Request<'a> {
     pub operations: SmallVec<[Operation<'a>; 1]>,
     /// Of the operations' bytes, for [`crate::ServerSlots::begin`].
     pub hash: u64,
+    /// What the client tells of its own reads, with whatever it asks for.
+    pub told: Option<ToldReads>,
 }
 
 /// A decoded reply.
@@ -130,7 +136,8 @@ pub fn encode_request(
 /// [`DecodeError`].
 pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
     let Some(read) = read::decode_plain_read(bytes) else { return decode_chain(bytes) };
-    Ok(Request { head: read.head, operations: smallvec![read.operation()], hash: read.hash() })
+    let (head, operations, hash) = (read.head, smallvec![read.operation()], read.hash());
+    Ok(Request { head, operations, hash, told: None })
 }
 
 fn decode_chain(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
@@ -144,7 +151,7 @@ fn decode_chain(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
     let hash = hash::hash(cred.0, r.rest());
     let mut checker = check::Checker::default();
     let head = RequestHead { slot, sequence, cred };
-    let mut request = Request { head, operations: SmallVec::new(), hash };
+    let mut request = Request { head, operations: SmallVec::new(), hash, told: None };
     for _ in 0..count {
         let opcode = r.u16()?;
         let mut body = Reader::new(r.long()?);
@@ -153,8 +160,32 @@ fn decode_chain(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
         checker.operation(&operation)?;
         request.operations.push(operation);
     }
-    skip_trailers(&mut r, count)?;
+    trailers(&mut r, count, |kind, mut body| {
+        if kind == TRAILER_TOLD_READS {
+            request.told = Some(told_reads(&mut body)?);
+        }
+        Ok(())
+    })?;
     Ok(request)
+}
+
+/// Appends what a client tells of its own reads to a request, as far as there is room for it: true if there was. Only for
+/// a server that has said [`Features::TOLD_READS`](crate::Features::TOLD_READS).
+pub fn encode_told_reads(told: &ToldReads, request: &mut Vec<u8>) -> bool {
+    if request.len() + TOLD_READS_BYTES > HEADER_BYTES_MAX {
+        return false;
+    }
+    // About no operation in particular: there is always a first one.
+    request.u16(TRAILER_TOLD_READS);
+    request.u16(0);
+    with_length(request, |out| told.fields().into_iter().for_each(|field| out.u64(field)));
+    true
+}
+
+fn told_reads(body: &mut Reader<'_>) -> Result<ToldReads, DecodeError> {
+    let fields = [body.u64()?, body.u64()?, body.u64()?];
+    body.end()?;
+    Ok(ToldReads::of_fields(fields))
 }
 
 /// Appends a reply to `out`: at most [`REPLY_BYTES_MAX`] bytes. There must be 1 to
@@ -232,7 +263,7 @@ fn decode_any_results(
         let number = r.u16()?;
         results.push(result(number, Reader::new(r.long()?))?);
     }
-    skip_trailers(&mut r, count)?;
+    trailers(&mut r, count, |_, _| Ok(()))?;
     Ok((slot, sequence, Ok(())))
 }
 
@@ -327,14 +358,19 @@ fn result(number: u16, mut body: Reader<'_>) -> Result<OpResult, DecodeError> {
 }
 
 /// Trailers: what stands behind the `count` operations of a request, or its results, and says more about
-/// one of them. No kind is given away yet; who does not know one goes on without it.
-fn skip_trailers(r: &mut Reader<'_>, count: usize) -> Result<(), DecodeError> {
+/// one of them: `each` gets kind and body. Who does not know a kind goes on without it.
+fn trailers<'a>(
+    r: &mut Reader<'a>,
+    count: usize,
+    mut each: impl FnMut(u16, Reader<'a>) -> Result<(), DecodeError>,
+) -> Result<(), DecodeError> {
     while !r.is_empty() {
-        let (_kind, operation) = (r.u16()?, usize::from(r.u16()?));
-        r.long()?;
+        let (kind, operation) = (r.u16()?, usize::from(r.u16()?));
+        let body = Reader::new(r.long()?);
         if operation >= count {
             return Err(DecodeError::Value("trailer"));
         }
+        each(kind, body)?;
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ mod reference;
 mod setup;
 mod slots;
 mod status;
+mod told_reads;
 
 pub use attr::*;
 pub use cache::*;
@@ -35,3 +36,4 @@ pub use reference::*;
 pub use setup::*;
 pub use slots::*;
 pub use status::Status;
+pub use told_reads::ToldReads;

@@ -41,8 +41,11 @@ impl Features {
     pub const REFERENCES: Features = Features(1);
     /// REFS_GET answers with a named reference where the network takes names, and the client reads by it.
     pub const NAMED_REFERENCES: Features = Features(2);
+    /// The server shows what clients tell of their own reads ([`ToldReads`](crate::ToldReads)).
+    pub const TOLD_READS: Features = Features(4);
     /// Those of this end.
-    pub const OURS: Features = Features(Features::REFERENCES.0 | Features::NAMED_REFERENCES.0);
+    pub const OURS: Features =
+        Features(Features::REFERENCES.0 | Features::NAMED_REFERENCES.0 | Features::TOLD_READS.0);
 
     /// Has all that are asked for.
     pub fn has(self, asked: Features) -> bool {

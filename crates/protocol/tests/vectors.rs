@@ -20,7 +20,11 @@ fn again(kind: &str, bytes: &[u8]) -> Result<(String, Vec<u8>), DecodeError> {
         "request" => {
             let request = decode_request(bytes)?;
             encode_request(&request.head, &request.operations, &mut out)?;
-            format!("{:?} {:?}", request.head, request.operations)
+            let told = request.told.map_or_else(String::new, |told| {
+                assert!(encode_told_reads(&told, &mut out));
+                format!(" {told:?}")
+            });
+            format!("{:?} {:?}{told}", request.head, request.operations)
         }
         "reply" => said(decode_reply(bytes)?, |reply| encode_reply(reply, &mut out)),
         "setup-request" => {
@@ -116,5 +120,14 @@ fn write_vectors() {
         line("callback-reply", encoded(&|out| encode_callback_reply(&reply, out)));
         line("directory", encoded(&|out| entries.iter().for_each(|e| encode_dir_entry(e, out))));
     }
+    let told = ToldReads { hits: 1 << 40, unknown: 7, stale: u64::MAX };
+    line(
+        "request",
+        encoded(&|out| {
+            let head = RequestHead { slot: SlotId(5), sequence: 9, cred: CredHandle(0) };
+            encode_request(&head, &[Operation::Null], out).expect("well-formed");
+            assert!(encode_told_reads(&told, out));
+        }),
+    );
     std::fs::write(PATH, file).expect("write");
 }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use dafs_protocol::{
     CallbackReply, ClientId, CredHandle, OpResult, Operation, Outcome, Purpose, RequestHead,
-    SessionAttr, SessionId, SetupReply, SetupRequest, SizeClass, SlotId, StateId, Status, WaitMode,
-    decode_callback, decode_reply, decode_setup_reply, encode_callback_reply, encode_request,
-    encode_setup_request,
+    SessionAttr, SessionId, SetupReply, SetupRequest, SizeClass, SlotId, StateId, Status,
+    ToldReads, WaitMode, decode_callback, decode_reply, decode_setup_reply, encode_callback_reply,
+    encode_request, encode_setup_request, encode_told_reads,
 };
 use dafs_tests::dice::Dice;
 use dafs_tests::wire::{Came, Wire};
@@ -508,6 +508,12 @@ fn take(states: &mut Vec<StateId>, loot: &mut Loot, result: OpResult) {
 fn encode(slot: SlotId, sequence: u32, cred: CredHandle, operations: &[Operation<'_>]) -> Vec<u8> {
     let mut header = Vec::new();
     match encode_request(&RequestHead { slot, sequence, cred }, operations, &mut header) {
+        // What nobody can have read; also with requests that nobody tells with.
+        Ok(()) if sequence.is_multiple_of(5) => {
+            let hits = u64::MAX >> (sequence % 64);
+            encode_told_reads(&ToldReads { hits, unknown: !hits, stale: hits }, &mut header);
+            header
+        }
         Ok(()) => header,
         Err(_) => Vec::new(),
     }
