@@ -82,6 +82,7 @@ impl Returns for Inner {
 impl Inner {
     pub(crate) fn new(core: Core, options: &SessionOptions) -> Inner {
         let waiter = core.waiter();
+        let optimistic = Optimistic::new(core.own_reads());
         let state = State {
             core,
             sinks: Vec::new(),
@@ -110,7 +111,7 @@ impl Inner {
             on_retry: options.on_retry.clone(),
             keeper: Arc::new(KeeperSignal::default()),
             spares: Arc::default(),
-            optimistic: Optimistic::default(),
+            optimistic,
         }
     }
 

@@ -38,6 +38,7 @@ mod opens;
 mod operations;
 mod optimistic;
 mod own_changes;
+mod own_reads;
 mod page_reads;
 mod paths;
 mod plain_read;

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use dafs_protocol::{ClientId, Operation};
 
+use crate::own_reads::OwnReads;
+
 /// Counters of one session, changed by its worker alone.
 #[derive(Debug)]
 pub(crate) struct SessionMeter {
@@ -22,6 +24,8 @@ pub(crate) struct SessionMeter {
     pub bytes_read: AtomicU64,
     pub bytes_written: AtomicU64,
     pub opens: AtomicU64,
+    /// Beside requests.
+    pub own_reads: OwnReads,
 }
 
 impl SessionMeter {
@@ -37,6 +41,7 @@ impl SessionMeter {
             bytes_read: zero(),
             bytes_written: zero(),
             opens: zero(),
+            own_reads: OwnReads::default(),
         })
     }
 }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use dafs_protocol::{
-    Dialled, Identity, RequestOutcome, SameHostToken, SessionId, SlotId, Status, WriteVerifier,
+    Dialled, Identity, RequestOutcome, SameHostToken, SessionId, SlotId, Status, ToldReads,
+    WriteVerifier,
 };
 use dafs_store::Caller;
 use dafs_unifier::{CacheDomains, DomainId};
@@ -24,6 +25,7 @@ use crate::metrics::{Kind, Metrics, WorkerCounters};
 use crate::name_lock::NameLocks;
 use crate::numbers::Numbers;
 use crate::optimistic::{Shown, ShownCaches};
+use crate::own_reads::AllTold;
 use crate::paths::{DataPath, PageCache};
 use crate::process::{Entropy, Process, ProcessStats, Stopwatch};
 use crate::recorder::Recorder;
@@ -183,6 +185,8 @@ pub struct Counters {
     pub references_told: AtomicU64,
     /// Named references that clients were told.
     pub named_told: AtomicU64,
+    /// Reads by themselves, as clients tell: it is shown, and nothing else is done with it.
+    pub(crate) all_told: AllTold,
     /// Those that each worker has for itself.
     workers: Mutex<Vec<Arc<WorkerCounters>>>,
 }
@@ -213,6 +217,11 @@ impl Counters {
     /// Reads by a reference that were answered, and that were refused.
     pub fn named_reads(&self) -> [u64; 2] {
         [self.sum(|worker| &worker.named_reads), self.sum(|worker| &worker.named_refused)]
+    }
+
+    /// Reads by clients themselves, as they tell.
+    pub fn told_reads(&self) -> ToldReads {
+        self.all_told.sum()
     }
 
     /// Reads that the cache answered at once, beside those that it counts itself.

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use dafs_fabric::SgList;
-use dafs_message::ConnId;
+use dafs_message::{ConnId, Event};
 use dafs_protocol::*;
 use dafs_server::{Limits, Optimistic};
 use driven_worker::Driven;
@@ -112,4 +112,31 @@ fn what_was_sent_behind_a_violation_is_no_other_one() {
     (0..9).for_each(|_| driven.pass(Duration::from_millis(1)));
     let violations = &driven.shared.counters.peer_faults;
     assert_eq!(violations.load(std::sync::atomic::Ordering::Relaxed), 1);
+}
+
+/// Also by a client that has not said that it tells, and that sends it again and again.
+#[test]
+fn what_a_client_tells_of_its_reads_is_added_up_and_believed_for_nothing() {
+    let mut clients = Clients::new(Limits::default());
+    let (conn, _) = clients.session(Features::default());
+    let mut tell = |sequence: u32, fields| {
+        let head = RequestHead { slot: SlotId(0), sequence, cred: CredHandle(0) };
+        let mut header = Vec::new();
+        encode_request(&head, &[Operation::Null], &mut header).expect("encode");
+        assert!(encode_told_reads(&ToldReads::of_fields(fields), &mut header));
+        clients.send(conn, &header);
+        let Event::Reply { header, .. } = clients.event() else { panic!("no reply") };
+        let results = decode_reply(&header).expect("a reply").results;
+        assert_eq!(results.expect("it ran"), [Ok(Outcome::Done)]);
+        clients.shared.counters.told_reads().fields()
+    };
+    assert_eq!(tell(1, [10, 0, 3]), [10, 0, 3]);
+    assert_eq!(tell(1, [10, 0, 3]), [10, 0, 3], "sent again");
+    assert_eq!(tell(2, [4, 0, 5]), [10, 0, 5]);
+    let most = 1 << 40;
+    for sequence in 3..20 {
+        let times = u64::from(sequence) - 2;
+        let expected = [10 + times * most, times * most, 5 + times * most];
+        assert_eq!(tell(sequence, [u64::MAX; 3]), expected);
+    }
 }

@@ -131,11 +131,13 @@ impl SimClient {
         let also = addresses.split_off(1);
         let options = SessionOptions { also, ..plan.options.clone() };
         let config = CoreConfig::new(&addresses[0], &options);
+        let core = Core::new(message_node, config, nonces);
+        let optimistic = Arc::new(Optimistic::new(core.own_reads()));
         Ok(SimClient {
             node,
             who,
-            core: Core::new(message_node, config, nonces),
-            optimistic: Arc::default(),
+            core,
+            optimistic,
             opens: Vec::new(),
             calls: BTreeMap::new(),
             buffers: Buffers::new(plan.io_max as usize),

@@ -140,6 +140,9 @@ impl Core {
         let mut header = self.requests.flights.take_header(usize::from(slot.0));
         let head = RequestHead { slot, sequence, cred };
         let made = self.encode(&head, &mut call, step, &mut header);
+        if made.is_ok() {
+            self.tell_own_reads(&call.work, &mut header);
+        }
         let mut flight = Flight { step, writes, ..Flight::new(call, head, link) };
         flight.kept_writes = self.recovery.kept_writes;
         match made {

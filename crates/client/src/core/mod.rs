@@ -31,6 +31,7 @@ mod named_reads;
 mod open_options;
 mod opens;
 mod output;
+mod own_reads;
 mod place;
 mod plain_reads;
 mod recovery;
@@ -61,6 +62,7 @@ pub use kept_memory::{KeptMemory, SharedBytes};
 pub use named::NamedCounts;
 pub use open_options::OpenOptions;
 pub use output::{Advised, Object, Opened, Output, Referred};
+pub use own_reads::OwnReads;
 pub use place::{Place, Put};
 pub use work::{Memory, Work};
 
@@ -73,6 +75,7 @@ use files::{Files, Finder};
 use flights::Flights;
 use link::Link;
 use locks::Locks;
+use own_reads::Telling;
 use recovery::Recovery;
 pub use replay_log::KeptBytes;
 use replay_log::ReplayId;
@@ -144,6 +147,7 @@ struct SessionState {
     destroyed: bool,
     facts: Facts,
     root: FileHandle,
+    telling: Telling,
 }
 
 /// Requests under way, and calls that wait to be one.
@@ -213,6 +217,7 @@ impl Core {
             destroyed: false,
             facts,
             root: FileHandle::default(),
+            telling: Telling::default(),
         };
         let requests = Requests {
             slots: ClientSlots::new(0),

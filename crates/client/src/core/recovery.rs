@@ -62,6 +62,7 @@ impl Core {
         self.session.facts.attr = attr;
         self.session.facts.version = version;
         self.session.facts.features = features;
+        self.session.telling.begin(self.now);
         self.session.facts.addresses = addresses;
         if attr.lease_ms == 0 {
             self.session.facts.attr.lease_ms = LEASE_MS_DEFAULT;

@@ -14,13 +14,14 @@ mod mapped;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwapOption;
 use dafs_fabric::mem::PAGE_BYTES;
+use dafs_protocol::ToldReads;
 
-use crate::core::Referred;
+use crate::core::{OwnReads, Referred};
 pub(crate) use mapped::Mapped;
 pub use mapped::Step;
 use mapped::{BYTES_MAX, Miss};
@@ -38,8 +39,6 @@ const CACHES_MAX: usize = 16;
 const WINDOWS_MAX: usize = 4096;
 /// The offset of a read at most.
 const OFFSET_MAX: u64 = i64::MAX as u64 - BYTES_MAX as u64;
-/// Counters that threads share out among themselves.
-const SHARDS: usize = 8;
 
 /// What a session has of its server's caches.
 #[derive(Debug, Default)]
@@ -48,18 +47,8 @@ pub struct Optimistic {
     mapped: Mutex<Vec<Arc<Mapped>>>,
     /// Open files that have some.
     files: Mutex<Vec<Weak<References>>>,
-    counts: [Counts; SHARDS],
+    reads: Arc<OwnReads>,
     closed: AtomicBool,
-}
-
-/// In a line of the processor's cache of its own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Counts {
-    hits: AtomicU64,
-    unknown: AtomicU64,
-    stale: AtomicU64,
-    asked: AtomicU64,
 }
 
 /// How a session's reads went that might have needed no server.
@@ -78,6 +67,11 @@ pub struct OptimisticStats {
 }
 
 impl Optimistic {
+    /// Of none so far; how reads go is counted there.
+    pub fn new(reads: Arc<OwnReads>) -> Optimistic {
+        Optimistic { reads, ..Optimistic::default() }
+    }
+
     /// The memory that an answer tells of.
     fn of(&self, referred: &Referred) -> Option<Arc<Mapped>> {
         // What goes from the list goes from all files: nobody looks for it there later.
@@ -93,14 +87,6 @@ impl Optimistic {
         let mapped = Arc::new(mapped);
         all.push(mapped.clone());
         Some(mapped)
-    }
-
-    fn counts(&self) -> &Counts {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local! {
-            static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
-        }
-        &self.counts[OWN.with(|own| *own)]
     }
 
     /// Lets go of memory that proves nothing any more: a dead server's stays in use as long as somebody maps it.
@@ -137,16 +123,8 @@ impl Optimistic {
 
     /// So far.
     pub fn stats(&self) -> OptimisticStats {
-        let sum = |of: fn(&Counts) -> &AtomicU64| {
-            self.counts.iter().map(|counts| of(counts).load(Ordering::Relaxed)).sum()
-        };
-        OptimisticStats {
-            hits: sum(|counts| &counts.hits),
-            unknown: sum(|counts| &counts.unknown),
-            stale: sum(|counts| &counts.stale),
-            refused: 0,
-            asked: sum(|counts| &counts.asked),
-        }
+        let ToldReads { hits, unknown, stale } = self.reads.all();
+        OptimisticStats { hits, unknown, stale, refused: 0, asked: self.reads.asked() }
     }
 }
 
@@ -282,7 +260,7 @@ impl References {
         if !is_small || session.closed.load(Ordering::SeqCst) || is_over() {
             return None;
         }
-        let counts = session.counts();
+        let counts = session.reads.shard();
         let missed = match read(&known.mapped, known.file, offset, into) {
             Ok(bytes) => {
                 counts.hits.fetch_add(1, Ordering::Relaxed);
@@ -366,7 +344,7 @@ impl References {
         first: u64,
         referred: Option<&Referred>,
     ) -> Option<Arc<Mapped>> {
-        session.counts().asked.fetch_add(1, Ordering::Relaxed);
+        session.reads.shard().asked.fetch_add(1, Ordering::Relaxed);
         let slots = referred.map_or(&[][..], |referred| &referred.slots);
         let told = slots.iter().flatten().count() as u32;
         let takes = {

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use dafs_protocol::ToldReads;
 use dafs_unifier::{CacheDomain, DomainId};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -14,8 +15,9 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::metrics::{CACHED_READS_PER_SAMPLE, Kind, Latency};
+use crate::metrics::{CACHED_READS_PER_SAMPLE, Kind, Latency, SessionMeter};
 use crate::optimistic::Shown;
+use crate::own_reads::together;
 use crate::records::digits;
 use crate::shared::Shared;
 
@@ -44,6 +46,8 @@ pub(super) fn status(shared: &Shared, addresses: &[String], since: Instant) -> s
     let metrics: serde_json::Map<_, _> =
         values(shared).into_iter().map(|v| (v.name.to_string(), v.value.into())).collect();
     let uptime = since.elapsed();
+    let all = shared.metrics.sessions();
+    let told = together(all.iter().map(|meter| told_per_second(shared, meter)));
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
@@ -57,7 +61,9 @@ pub(super) fn status(shared: &Shared, addresses: &[String], since: Instant) -> s
         "cpu_ns": cpu_ns,
         "resident_bytes": resident,
         "counters": metrics,
-        "sessions": sessions(shared),
+        "own_reads_per_second": told.hits,
+        "own_reads_stale_per_second": told.stale,
+        "sessions": sessions(shared, all),
         "latency": latency(shared),
     })
 }
@@ -86,9 +92,15 @@ pub fn count_lost_log_line() {
     LOST_LOG_LINES.fetch_add(1, Ordering::Relaxed);
 }
 
-fn sessions(shared: &Shared) -> Vec<serde_json::Value> {
+/// As a session's client told last: by its silence it says that it is not more. It tells at the latest when it renews
+/// its lease, which is twice within half of that.
+fn told_per_second(shared: &Shared, meter: &SessionMeter) -> ToldReads {
+    let most = Duration::from_secs(u64::from(shared.limits.lease_seconds)) / 2;
+    meter.own_reads.per_second(shared.process.now(), most)
+}
+
+fn sessions(shared: &Shared, mut metrics: Vec<Arc<SessionMeter>>) -> Vec<serde_json::Value> {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let mut metrics = shared.metrics.sessions();
     metrics.sort_by_key(|meter| std::cmp::Reverse(load(&meter.requests)));
     metrics.truncate(SESSIONS_LISTED_MAX);
     metrics
@@ -106,9 +118,27 @@ fn sessions(shared: &Shared) -> Vec<serde_json::Value> {
                 "read_bytes": load(&meter.bytes_read),
                 "written_bytes": load(&meter.bytes_written),
                 "opens": load(&meter.opens),
+                "optimistic": optimistic(shared, meter),
             })
         })
         .collect()
+}
+
+/// Reads of a session that were no requests: by a reference, as they were answered and refused here, and of the mapped
+/// cache by itself, as its client tells.
+fn optimistic(shared: &Shared, meter: &SessionMeter) -> serde_json::Value {
+    let (own, now) = (&meter.own_reads, told_per_second(shared, meter));
+    let (load, told) = (|counter: &AtomicU64| counter.load(Ordering::Relaxed), own.told());
+    json!({
+        "references_told": load(&own.references_told),
+        "named_reads": load(&own.named_reads),
+        "named_refused": load(&own.named_refused),
+        "own_reads": told.hits,
+        "own_reads_stale": told.stale,
+        "own_reads_unknown": told.unknown,
+        "own_reads_per_second": now.hits,
+        "own_reads_stale_per_second": now.stale,
+    })
 }
 
 /// Times of requests by kind: how many were timed, their sum, and how many took less than each of
@@ -142,6 +172,7 @@ fn values(shared: &Shared) -> Vec<Value> {
     let locks = shared.locks.stats();
     let [referenced, lent] = shared.quotas.taken();
     let [named_reads, named_refused] = counters.named_reads();
+    let told = counters.told_reads();
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let size = |counter: &std::sync::atomic::AtomicUsize| counter.load(Ordering::Relaxed) as u64;
     let value = |name, help, value| Value { name, help, value, gauge: false };
@@ -166,6 +197,21 @@ fn values(shared: &Shared) -> Vec<Value> {
             "named_refused",
             "Reads by a reference of what is not cached, or may not be had",
             named_refused,
+        ),
+        value(
+            "own_reads",
+            "Reads of the mapped cache by clients themselves, as they tell",
+            told.hits,
+        ),
+        value(
+            "own_reads_stale",
+            "Such reads of blocks that were elsewhere by then, or changed meanwhile",
+            told.stale,
+        ),
+        value(
+            "own_reads_unknown",
+            "Such reads of blocks of which the client did not know where they are",
+            told.unknown,
         ),
         value("replays", "Requests answered again after a break", load(&counters.replays)),
         value("read_bytes", "Bytes read by clients", counters.bytes_read()),

@@ -10,6 +10,7 @@ use super::file::readable;
 use crate::chain::Chain;
 use crate::config::Optimistic;
 use crate::context::Action;
+use crate::metrics;
 use crate::named::Capability;
 
 impl Chain {
@@ -50,6 +51,7 @@ impl Chain {
         let bytes = self.put_list(&slots, |slot, out| encode_references([*slot], out))?;
         let told = slots.iter().flatten().count() as u64;
         shared.counters.references_told.fetch_add(told, Ordering::Relaxed);
+        metrics::count(&self.session.counters.own_reads.references_told, told);
         let word = |word: mem::LifeWord| LifeWord {
             number: u32::try_from(word.number).unwrap_or(u32::MAX),
             value: word.value,
@@ -70,6 +72,7 @@ impl Chain {
         let capability = Capability::whole(state, self.session.number());
         let named = self.context.named_key.borrow().seal(&capability).ok_or(Status::NotSupp)?;
         self.context.shared.counters.named_told.fetch_add(1, Ordering::Relaxed);
+        metrics::count(&self.session.counters.own_reads.references_told, 1);
         Ok(Outcome::Named(named))
     }
 }

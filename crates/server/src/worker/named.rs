@@ -73,6 +73,9 @@ impl Worker {
                 }
                 None => {
                     refused += 1;
+                    if let Some(session) = self.connections.bound_to(named.conn()) {
+                        count(&session.counters.own_reads.named_refused, 1);
+                    }
                     self.end_answers(&mut answers);
                     self.node.refuse_named(&named);
                 }
@@ -125,6 +128,7 @@ impl Worker {
             recorder.read(file, offset, len as usize);
         }
         note_read(&self.context, &session, bytes);
+        count(&session.counters.own_reads.named_reads, 1);
         open.read_ahead(offset, len as usize, true);
         Some(data)
     }

@@ -61,7 +61,7 @@ impl Worker {
         let read = decode_plain_read(&header);
         let (head, hash, needs) = match &read {
             Some(read) => (read.head, read.hash(), None),
-            None => match self.look_into(&header, data_len) {
+            None => match self.look_into(session, &header, data_len) {
                 Ok((head, hash, needs)) => (head, hash, Some(needs)),
                 Err(error) => return self.violation(id.conn(), &error.to_string()),
             },
@@ -217,14 +217,20 @@ impl Worker {
         }
     }
 
-    /// Of a request that is no plain read: its head and hash, and what it needs.
+    /// Of a request that is no plain read: its head and hash, and what it needs. What it tells beside is noted, also
+    /// where it comes again: that says nothing new.
     #[inline(never)]
     fn look_into(
         &self,
+        session: &Session,
         header: &[u8],
         data_len: u32,
     ) -> Result<(RequestHead, u64, Needs), DecodeError> {
         let request = decode_request(header)?;
+        if let Some(told) = &request.told {
+            let new = session.counters.own_reads.tell(told, self.shared.process.now());
+            self.shared.counters.all_told.add(&new);
+        }
         let needs = needs_of(&request.operations, data_len, self.context.segments_max);
         Ok((request.head, request.hash, needs))
     }

@@ -114,6 +114,7 @@ impl Worker {
         tracing::info!(?connection, uid = who.uid, "session created");
         let earlier = self.shared.counters.sessions_total.fetch_add(1, Ordering::Relaxed);
         let meter = SessionMeter::new(earlier + 1, client, uid, peer);
+        meter.own_reads.begin(self.shared.process.now());
         self.shared.metrics.enter(meter.clone());
         let (who, client) = (Arc::new(who), Client { id: client, uid });
         let logged = user.part_of(limits.logged_sessions);

@@ -1,0 +1,153 @@
+//! Reads that this process does by itself: counted where they are, and told to the server with what it is asked for
+//! anyway, so that who looks at the server sees them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dafs_protocol::{Features, ToldReads, encode_told_reads};
+
+use super::Core;
+use super::work::Work;
+
+/// Counters that threads share out among themselves.
+const SHARDS: usize = 8;
+/// Requests tell no more often; only the renewal of the lease, and the end of the session, always do.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How a session's reads went that needed no server, or nearly.
+#[derive(Debug, Default)]
+pub struct OwnReads {
+    shards: [Shard; SHARDS],
+}
+
+/// In a line of the processor's cache of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Shard {
+    pub(crate) hits: AtomicU64,
+    pub(crate) unknown: AtomicU64,
+    pub(crate) stale: AtomicU64,
+    /// Questions where blocks are.
+    pub(crate) asked: AtomicU64,
+}
+
+impl OwnReads {
+    /// The counters of this thread.
+    #[inline]
+    pub(crate) fn shard(&self) -> &Shard {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        }
+        &self.shards[OWN.with(|own| *own)]
+    }
+
+    fn sum(&self, of: fn(&Shard) -> &AtomicU64) -> u64 {
+        self.shards.iter().map(|shard| of(shard).load(Ordering::Relaxed)).sum()
+    }
+
+    /// So far.
+    pub(crate) fn all(&self) -> ToldReads {
+        ToldReads {
+            hits: self.sum(|shard| &shard.hits),
+            unknown: self.sum(|shard| &shard.unknown),
+            stale: self.sum(|shard| &shard.stale),
+        }
+    }
+
+    /// Questions so far.
+    pub(crate) fn asked(&self) -> u64 {
+        self.sum(|shard| &shard.asked)
+    }
+}
+
+/// What the server is told of them.
+#[derive(Debug, Default)]
+pub(super) struct Telling {
+    reads: Arc<OwnReads>,
+    /// Before this session of the server: they are none of it.
+    before: ToldReads,
+    due_at: Duration,
+}
+
+impl Telling {
+    /// The server has made a session, which had none.
+    pub(super) fn begin(&mut self, now: Duration) {
+        self.before = self.reads.all();
+        self.due_at = now + PAUSE;
+    }
+
+    /// What to tell, if there was ever anything.
+    fn next(&mut self, now: Duration) -> Option<ToldReads> {
+        self.due_at = now + PAUSE;
+        let reads = self.reads.all().since(&self.before);
+        (reads != ToldReads::default()).then_some(reads)
+    }
+}
+
+impl Core {
+    /// Where they are counted.
+    pub fn own_reads(&self) -> Arc<OwnReads> {
+        self.session.telling.reads.clone()
+    }
+
+    /// Has a request that is ready tell of them, where it is time for that.
+    #[inline]
+    pub(super) fn tell_own_reads(&mut self, work: &Work, request: &mut Vec<u8>) {
+        let always = matches!(work, Work::Null | Work::Destroy);
+        if always || self.now >= self.session.telling.due_at {
+            self.tell_due_reads(request);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_due_reads(&mut self, request: &mut Vec<u8>) {
+        if self.session.facts.features.has(Features::TOLD_READS)
+            && let Some(reads) = self.session.telling.next(self.now)
+        {
+            // Without room, another one tells.
+            let _ = encode_told_reads(&reads, request);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hit(reads: &OwnReads, hits: u64) {
+        reads.shard().hits.fetch_add(hits, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn all_threads_of_a_session_are_counted_and_none_twice() {
+        let reads = OwnReads::default();
+        std::thread::scope(|scope| {
+            (0..2 * SHARDS).for_each(|_| drop(scope.spawn(|| hit(&reads, 10))));
+        });
+        reads.shard().stale.fetch_add(1, Ordering::Relaxed);
+        reads.shard().asked.fetch_add(3, Ordering::Relaxed);
+        let hits = 20 * SHARDS as u64;
+        assert_eq!(reads.all(), ToldReads { hits, unknown: 0, stale: 1 });
+        assert_eq!(reads.asked(), 3);
+    }
+
+    #[test]
+    fn a_new_session_of_the_server_is_not_told_of_what_was_before() {
+        let mut telling = Telling::default();
+        let second = Duration::from_secs(1);
+        telling.begin(second);
+        assert_eq!(telling.next(2 * second), None, "there was nothing");
+        hit(&telling.reads, 7);
+        for time in [3, 4] {
+            // As much again, so that the server sees that it is no more.
+            let told = telling.next(time * second).expect("some");
+            assert_eq!((told.hits, telling.due_at), (7, time * second + PAUSE));
+        }
+        telling.begin(5 * second);
+        assert_eq!(telling.next(6 * second), None);
+        hit(&telling.reads, 2);
+        assert_eq!(telling.next(7 * second).map(|told| told.hits), Some(2));
+    }
+}
