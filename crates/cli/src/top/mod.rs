@@ -33,7 +33,8 @@ const TICK: Duration = Duration::from_millis(100);
     Keys: q ends, s sorts sessions by the next column, space pauses, ? helps.\n\
     Rates are means over the interval. Latency is the time in the server, from the arrival of a\n\
     request to its reply, by kind; < says that so many took less. Dirty bytes are written, and not\n\
-    yet in the server's file system. The same as a web page: the admin address in a browser.")]
+    yet in the server's file system. Reads without a request are by a reference, or by clients that\n\
+    map the cache and tell of them now and then: their rates are those of the last time. The same as a web page: the admin address in a browser.")]
 pub struct Args {
     /// One sample as text, and no terminal.
     #[arg(long)]

@@ -17,6 +17,8 @@ pub struct Sample {
     arena_bytes: u64,
     resident_bytes: u64,
     counters: BTreeMap<String, u64>,
+    /// A second, of the mapped cache, by clients themselves: what needed no request, and what was stale.
+    own: [u64; 2],
     sessions: Vec<Session>,
     bounds_ns: Vec<u64>,
     kinds: Vec<Kind>,
@@ -31,6 +33,11 @@ struct Session {
     opens: u64,
     /// Requests, bytes read and bytes written.
     done: [u64; 3],
+    /// Reads by a reference, answered and refused.
+    named: [u64; 2],
+    /// As [`Sample::own`].
+    own: [u64; 2],
+    references_told: u64,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -76,6 +83,13 @@ pub struct Rates {
     pub store_writes: f64,
     pub store_written_bytes: f64,
     pub evicted_bytes: f64,
+    /// Reads that needed no request, those of blocks that were not any more where they had been, and those by a reference
+    /// that were refused.
+    pub optimistic_hits: f64,
+    pub optimistic_stale: f64,
+    pub optimistic_refused: f64,
+    /// References that clients were told, of all time.
+    pub references_told: u64,
     /// Processors that the server keeps busy.
     pub cpu: f64,
     /// Sizes at the second sample.
@@ -101,6 +115,10 @@ pub struct SessionRates {
     pub requests: f64,
     pub read_bytes: f64,
     pub written_bytes: f64,
+    pub optimistic_hits: f64,
+    pub optimistic_stale: f64,
+    pub optimistic_refused: f64,
+    pub references_told: u64,
 }
 
 /// Of requests of one kind: how many per second, their mean time, and what half and 99 of 100 of
@@ -118,6 +136,11 @@ fn number(value: &Value, name: &str) -> u64 {
     value.get(name).and_then(Value::as_u64).unwrap_or(0)
 }
 
+/// What is told of reads by clients themselves.
+fn own(value: &Value) -> [u64; 2] {
+    ["own_reads_per_second", "own_reads_stale_per_second"].map(|name| number(value, name))
+}
+
 fn words(value: &Value, name: &str) -> String {
     let text = value.get(name).and_then(Value::as_str).unwrap_or("");
     text::escape(text.as_bytes())
@@ -133,7 +156,11 @@ impl Sample {
     pub fn new(status: &Value) -> Option<Sample> {
         let counters = status.get("counters")?.as_object()?;
         let latency = status.get("latency")?;
+        let optimistic = |value: &Value| value.get("optimistic").cloned().unwrap_or_default();
         let session = |value: &Value| Session {
+            named: ["named_reads", "named_refused"].map(|name| number(&optimistic(value), name)),
+            own: own(&optimistic(value)),
+            references_told: number(&optimistic(value), "references_told"),
             number: number(value, "number"),
             client: words(value, "client"),
             peer: words(value, "peer"),
@@ -157,6 +184,7 @@ impl Sample {
             arena_bytes: number(status, "arena_bytes"),
             resident_bytes: number(status, "resident_bytes"),
             counters: counters.iter().filter_map(counter).collect(),
+            own: own(status),
             sessions: status.get("sessions")?.as_array()?.iter().map(session).collect(),
             bounds_ns: numbers(latency, "bounds_ns"),
             kinds: latency.get("kinds")?.as_object()?.iter().map(kind).collect(),
@@ -182,8 +210,9 @@ impl Rates {
         let hit_ratio = (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64);
         let session = |session: &Session| {
             let old = before.sessions.iter().find(|old| old.number == session.number);
-            let old = old.map_or([0; 3], |old| old.done);
+            let (old, named) = old.map_or(([0; 3], [0; 2]), |old| (old.done, old.named));
             let rate = |index: usize| per_second(session.done[index].saturating_sub(old[index]));
+            let named = |at: usize| per_second(session.named[at].saturating_sub(named[at]));
             SessionRates {
                 number: session.number,
                 client: session.client.clone(),
@@ -193,6 +222,10 @@ impl Rates {
                 requests: rate(0),
                 read_bytes: rate(1),
                 written_bytes: rate(2),
+                optimistic_hits: named(0) + session.own[0] as f64,
+                optimistic_stale: session.own[1] as f64,
+                optimistic_refused: named(1),
+                references_told: session.references_told,
             }
         };
         let mut rates = Rates {
@@ -209,6 +242,12 @@ impl Rates {
             store_writes: rate("store_writes"),
             store_written_bytes: rate("store_written_bytes"),
             evicted_bytes: rate("evicted_bytes"),
+            optimistic_hits: rate("named_reads") + after.own[0] as f64,
+            optimistic_stale: after.own[1] as f64,
+            optimistic_refused: rate("named_refused"),
+            references_told: after
+                .counter("references_told")
+                .saturating_add(after.counter("named_told")),
             cpu: per_second(after.cpu_ns.saturating_sub(before.cpu_ns)) / 1e9,
             resident_bytes: after.resident_bytes,
             arena_bytes: after.arena_bytes,
@@ -269,6 +308,7 @@ impl Rates {
                 bytes(self.store_written_bytes)
             ),
         ];
+        lines.extend(self.optimistic().map(|text| format!("without a request: {text}")));
         for kind in &self.latency {
             let KindRates { kind, requests, mean_us, p50_us, p99_us } = kind;
             lines.push(format!(
@@ -277,7 +317,7 @@ impl Rates {
             ));
         }
         for session in &self.sessions {
-            lines.push(format!(
+            let mut line = format!(
                 "session {} {} uid {}  {:.0}/s  read {}  written {}  {} open",
                 session.number,
                 session.peer,
@@ -286,9 +326,38 @@ impl Rates {
                 bytes(session.read_bytes),
                 bytes(session.written_bytes),
                 session.opens
-            ));
+            );
+            if session.is_told() {
+                line.push_str(&format!(
+                    "  without a request {:.0}/s stale {:.0}/s refused {:.0}/s",
+                    session.optimistic_hits, session.optimistic_stale, session.optimistic_refused
+                ));
+            }
+            lines.push(line);
         }
         lines
+    }
+}
+
+impl Rates {
+    /// How reads go that need no request, where clients were told by what.
+    pub fn optimistic(&self) -> Option<String> {
+        (self.references_told > 0).then(|| {
+            format!(
+                "hits {:.0}/s  stale {:.0}/s  refused {:.0}/s  references told {}",
+                self.optimistic_hits,
+                self.optimistic_stale,
+                self.optimistic_refused,
+                self.references_told
+            )
+        })
+    }
+}
+
+impl SessionRates {
+    /// Its client was told by what it may read without a request.
+    pub fn is_told(&self) -> bool {
+        self.references_told > 0
     }
 }
 
@@ -353,11 +422,16 @@ pub(super) mod tests {
                 "requests": done, "read_bytes": done * 4096, "written_bytes": 0,
                 "cache_hits": done, "cache_misses": done / 3, "sessions": 2, "opens": 3,
                 "dirty_bytes": 4096, "dirty_bytes_max": 1 << 29, "cached_bytes": 1 << 28,
-                "store_reads": done / 2, "store_read_bytes": done * 100
+                "store_reads": done / 2, "store_read_bytes": done * 100,
+                "named_reads": done * 3, "named_refused": done / 10,
+                "references_told": 40, "named_told": 2
             },
+            "own_reads_per_second": 5000, "own_reads_stale_per_second": 7,
             "sessions": [
                 {"number": 1, "client": "ab", "peer": "127.0.0.1:5", "uid": 0, "opens": 1,
-                 "requests": done, "read_bytes": done * 4096, "written_bytes": 0},
+                 "requests": done, "read_bytes": done * 4096, "written_bytes": 0,
+                 "optimistic": {"references_told": 41, "named_reads": done * 2, "named_refused": 5,
+                    "own_reads_per_second": 4000, "own_reads_stale_per_second": 6}},
                 {"number": 2, "client": "cd", "peer": "\u{1b}[2Jx", "uid": 1000, "opens": 2,
                  "requests": done * 2, "read_bytes": 0, "written_bytes": done}
             ],
@@ -390,6 +464,39 @@ pub(super) mod tests {
         let reads = &rates.latency[1];
         assert_eq!((reads.mean_us, reads.p50_us, reads.p99_us), (1.5, 2.0, 2.0));
         assert!(rates.lines().iter().any(|line| line.contains("hits 75.0%")));
+    }
+
+    #[test]
+    fn reads_without_a_request_are_shown_where_there_may_be_some() {
+        let rates = Rates::between(&sample(10, 300), &sample(12, 900), Sort::Requests);
+        let told = [rates.optimistic_hits, rates.optimistic_stale, rates.optimistic_refused];
+        assert_eq!((told, rates.references_told), ([5900.0, 7.0, 30.0], 42));
+        let line = "without a request: hits 5900/s  stale 7/s  refused 30/s  references told 42";
+        let lines = rates.lines();
+        assert!(lines.iter().any(|shown| shown == line), "{lines:?}");
+        let of =
+            |number: u64| lines.iter().find(|line| line.starts_with(&format!("session {number} ")));
+        let (reader, other) = (of(1).expect("shown"), of(2).expect("shown"));
+        assert!(reader.ends_with("without a request 4600/s stale 6/s refused 0/s"), "{reader}");
+        assert!(!other.contains("without"), "{other}");
+        let mut off = status(12, 900);
+        off["counters"]["references_told"] = 0.into();
+        off["counters"]["named_told"] = 0.into();
+        let off =
+            Rates::between(&sample(10, 300), &Sample::new(&off).expect("a status"), Sort::User);
+        assert!(!off.lines().iter().any(|line| line.starts_with("without")));
+    }
+
+    #[test]
+    fn what_no_client_can_have_done_is_shown_all_the_same() {
+        let mut most = status(12, 900);
+        most["own_reads_per_second"] = u64::MAX.into();
+        most["counters"]["references_told"] = u64::MAX.into();
+        most["sessions"][0]["optimistic"]["own_reads_per_second"] = u64::MAX.into();
+        let most =
+            Rates::between(&sample(10, 300), &Sample::new(&most).expect("a status"), Sort::User);
+        assert_eq!(most.references_told, u64::MAX);
+        assert!(most.lines().len() > 5);
     }
 
     #[test]

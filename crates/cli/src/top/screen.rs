@@ -10,7 +10,7 @@ use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Gauge, Paragraph, Row, Sparkline, Table};
 
-use super::rates::{Rates, Sample, Sort, percent};
+use super::rates::{Rates, Sample, SessionRates, Sort, percent};
 use crate::text;
 
 /// Samples in the chart of requests.
@@ -23,7 +23,9 @@ const HELP: &str = "q, Esc   end\n\
     Rates are means over the interval. hits: reads that the cache answered.\n\
     dirty: written, not yet in the server's file system; writers wait at the bound.\n\
     store: what goes between cache and file system. cpu: processors kept busy.\n\
-    latency: from the arrival of a request to its reply, in the server.";
+    latency: from the arrival of a request to its reply, in the server.\n\
+    without a request: reads of what is cached, by a reference or by clients themselves,\n\
+    who tell of those now and then; stale: of blocks that were elsewhere by then.";
 
 /// What a key asks of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,9 +101,11 @@ impl Screen {
 
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let latency_rows = self.rates.latency.len().min(8) as u16;
-        let [head, load, sizes, latency, sessions, foot] = Layout::vertical([
+        let optimistic_rows = u16::from(self.rates.optimistic().is_some());
+        let [head, load, optimistic, sizes, latency, sessions, foot] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(5),
+            Constraint::Length(optimistic_rows),
             Constraint::Length(3),
             Constraint::Length(latency_rows + 3),
             Constraint::Min(3),
@@ -114,6 +118,8 @@ impl Screen {
             frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title("help")), rest);
         } else {
             self.draw_load(frame, load);
+            let text = self.rates.optimistic().map(|text| format!(" without a request: {text}"));
+            frame.render_widget(Paragraph::new(text.unwrap_or_default()), optimistic);
             self.draw_sizes(frame, sizes);
             self.draw_latency(frame, latency);
             self.draw_sessions(frame, sessions);
@@ -193,8 +199,11 @@ impl Screen {
 
     fn draw_sessions(&self, frame: &mut Frame<'_>, area: Rect) {
         let rates = &self.rates;
+        // A column where there is something to show.
+        let has_told = rates.sessions.iter().any(SessionRates::is_told);
         let rows = rates.sessions.iter().map(|session| {
-            Row::new([
+            let hits = has_told.then(|| format!("{:.0}", session.optimistic_hits));
+            let cells = [
                 session.peer.clone(),
                 session.client.chars().take(8).collect(),
                 session.uid.to_string(),
@@ -202,12 +211,13 @@ impl Screen {
                 format!("{}/s", text::human(session.read_bytes as u64)),
                 format!("{}/s", text::human(session.written_bytes as u64)),
                 session.opens.to_string(),
-            ])
+            ];
+            Row::new(cells.into_iter().chain(hits))
         });
         let column = |name: &'static str, sort| {
             if self.sort == sort { format!("{name}*") } else { name.to_owned() }
         };
-        let head = Row::new([
+        let head = [
             "from".to_owned(),
             "client".to_owned(),
             column("user", Sort::User),
@@ -215,9 +225,11 @@ impl Screen {
             column("read", Sort::Read),
             column("written", Sort::Written),
             column("open", Sort::Opens),
-        ])
-        .style(heading());
-        let widths = [24, 9, 8, 12, 10, 10, 6].map(Constraint::Length);
+        ];
+        let head = head.into_iter().chain(has_told.then(|| "no request/s".to_owned()));
+        let head = Row::new(head).style(heading());
+        let widths = [24, 9, 8, 12, 10, 10, 6].into_iter().chain(has_told.then_some(12));
+        let widths = widths.map(Constraint::Length);
         let title = format!("{} sessions", rates.session_count);
         let table = Table::new(rows, widths).header(head).block(Block::bordered().title(title));
         frame.render_widget(table, area);
@@ -274,6 +286,9 @@ mod tests {
             "cached_reads",
             "127.0.0.1:5",
             "2 sessions",
+            "without a request: hits 5900/s  stale 7/s  refused 30/s  references told 42",
+            "no request/s",
+            "4600",
         ] {
             assert!(text.contains(part), "{part} is missing:\n{text}");
         }
