@@ -63,17 +63,20 @@ fn the_table_names_footprint_pages_and_cpus() {
 fn reads_go_where_they_are_told_to() {
     let server = common::Server::start(&["--arena", "512m"]);
     let url = server.at("?transport=shm");
-    let row = |memory: &str| -> Value {
+    let row = |memory: &str, path: &str| -> Value {
         let size = ["--size", "256k", "--depth", "2", "--file-size", "4m", "--wait", "sleeping"];
-        let how = ["--op", "read", "--memory", memory, "--seconds", "0.05", "--json"];
+        let how =
+            ["--op", "read", "--memory", memory, "--path", path, "--seconds", "0.05", "--json"];
         let out = common::good(&[&["bench", "io", &url][..], &size, &how].concat());
         serde_json::from_str(&out).expect("an object")
     };
-    for memory in ["shared", "private", "bounce", "lent"] {
-        let row = row(memory);
+    let direct = ["shared", "private", "bounce", "lent"].map(|memory| (memory, "rpc-direct"));
+    for (memory, path) in direct.into_iter().chain([("shared", "rpc-inline")]) {
+        let row = row(memory, path);
         let copies = |side: &str| row[format!("{side}_copies_per_byte")].as_f64().expect("told");
         let both = (copies("server").round(), copies("client").round());
         let expected = match memory {
+            _ if path == "rpc-inline" => (1.0, 1.0),
             "shared" => (1.0, 0.0),
             "private" => (0.0, 1.0),
             "bounce" => (1.0, 1.0),

@@ -17,20 +17,31 @@ pub enum ReadPath {
     /// Each asks the server, which places the data.
     #[default]
     RpcDirect,
+    /// Each asks the server, and copies what came into the session's memory once more, to where it is wanted.
+    RpcInline,
     /// Out of the server's cache without a request: by this process, one at a time, or by a reference.
     Optimistic,
 }
 
 impl ReadPath {
-    const ALL: [(ReadPath, &str); 2] =
-        [(ReadPath::RpcDirect, "rpc-direct"), (ReadPath::Optimistic, "optimistic")];
+    const ALL: [(ReadPath, &str); 3] = [
+        (ReadPath::RpcDirect, "rpc-direct"),
+        (ReadPath::RpcInline, "rpc-inline"),
+        (ReadPath::Optimistic, "optimistic"),
+    ];
+
+    /// Memory to copy reads of so many bytes to, where they are.
+    pub(super) fn copies_to(self, bytes: usize) -> Option<Vec<u8>> {
+        (self == ReadPath::RpcInline).then(|| vec![0xa5; bytes])
+    }
 }
 
 impl FromStr for ReadPath {
     type Err = String;
     fn from_str(text: &str) -> Result<ReadPath, String> {
         let found = ReadPath::ALL.into_iter().find(|(_, name)| *name == text);
-        let expected = || format!("expected {}", ReadPath::ALL.map(|(_, name)| name).join(" or "));
+        let expected =
+            || format!("expected one of {}", ReadPath::ALL.map(|(_, name)| name).join(", "));
         found.map(|(path, _)| path).ok_or_else(expected)
     }
 }

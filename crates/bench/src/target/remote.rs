@@ -9,7 +9,7 @@ use dafs_fabric::Buffer;
 use dafs_protocol::Stability;
 
 use super::costs::Costs;
-use super::memory::{Memory, look};
+use super::memory::{Memory, take};
 use super::read_path::{self, ReadPath};
 use super::{
     FILL_BYTES, Files, Op, SMALL_FILES, Target, Work, deep_path, own_directory, small_name,
@@ -204,6 +204,7 @@ impl Target for Remote {
             false => None,
         };
         let mut window = Window::of(self.memory, &session, work.depth, work.size)?;
+        window.wanted = self.read_path.copies_to(work.size);
         let mut calls = Calls::new(self, work, file);
         let costs = Costs::begin(&session)?;
         let mut slice = match (&calls.file, self.read_path) {
@@ -217,6 +218,9 @@ impl Target for Remote {
             _ => window.measure(work, &mut calls)?,
         };
         costs.end(&session, &mut slice)?;
+        if let Some(copied) = &mut slice.client_copied_bytes {
+            *copied += window.copied;
+        }
         let (end, file) = (calls.next, calls.file.take());
         drop(calls);
         // What was written leaves the cache now, not beside what is measured next.
@@ -359,6 +363,9 @@ struct Window {
     sent: Vec<Instant>,
     done: Vec<Done>,
     may_fail: bool,
+    /// Where what was read is wanted, if that is not where it came to, and how much was copied there.
+    wanted: Option<Vec<u8>>,
+    copied: u64,
 }
 
 impl Window {
@@ -376,6 +383,8 @@ impl Window {
             sent: vec![Instant::now(); depth],
             done: Vec::with_capacity(depth),
             may_fail: false,
+            wanted: None,
+            copied: 0,
         })
     }
 
@@ -445,7 +454,8 @@ impl Window {
             self.group.wait_into(&mut self.done, 1, None);
             for done in &self.done {
                 if let Ok(output) = &done.result {
-                    look(output, done.buffer.as_ref());
+                    let wanted = self.wanted.as_deref_mut();
+                    self.copied += take(output, done.buffer.as_ref(), wanted) as u64;
                 }
             }
             now = Instant::now();

@@ -78,9 +78,9 @@ pub struct Args {
     /// has it, if it may: it is summed).
     #[arg(long, value_name = "KIND", default_value = "shared")]
     memory: Memory,
-    /// With a URL: how reads go: rpc-direct (the server is asked, and places the data), or optimistic (out of its
-    /// cache without a request: by this process, which maps it, one at a time, or by a reference that the server checks
-    /// at each).
+    /// With a URL: how reads go: rpc-direct (the server is asked, and places the data), rpc-inline (the same, but
+    /// that what came is copied once more, to where it is wanted), or optimistic (out of the server's cache without a
+    /// request: by this process, which maps it, one at a time, or by a reference that the server checks at each).
     #[arg(long, value_name = "PATH", default_value = "rpc-direct")]
     path: ReadPath,
     /// One JSON object per row.
