@@ -574,6 +574,11 @@ impl Node {
         all
     }
 
+    /// System calls of its engines.
+    pub fn system_calls(&self) -> u64 {
+        self.ports.iter().map(Port::system_calls).sum()
+    }
+
     /// Counters of a connection.
     pub fn conn_stats(&self, conn: ConnId) -> Option<Counters> {
         self.peek(conn)?.conn_stats(conn)

@@ -567,8 +567,12 @@ impl Port {
             receives_promised: self.sh.pool.promised(),
             regions: self.sh.registrations.len(),
             registrations: self.sh.registrations.registrations(),
-            system_calls: self.sh.engine.system_calls(),
+            system_calls: self.system_calls(),
         }
+    }
+
+    pub fn system_calls(&self) -> u64 {
+        self.sh.engine.system_calls()
     }
 
     pub fn let_go(&mut self, memory: &Span) {

@@ -54,6 +54,8 @@ pub struct Worker {
     sessions: FxHashMap<SessionId, Kept>,
     transfers: Transfers,
     pub(crate) clock: Clock,
+    /// No lease can end before.
+    leases_due: Duration,
     system_calls: u64,
     wait_mode: WaitMode,
     company: Company,
@@ -86,6 +88,7 @@ impl Worker {
             sessions: FxHashMap::default(),
             transfers: Transfers::default(),
             clock: Clock::default(),
+            leases_due: Duration::ZERO,
             system_calls: 0,
             wait_mode: WaitMode::Adaptive,
             company: Company::default(),
@@ -433,7 +436,7 @@ impl Worker {
             self.write_back();
         }
         self.wait_mode = self.choose_wait_mode();
-        let calls = self.node.stats().system_calls;
+        let calls = self.node.system_calls();
         let new = calls.wrapping_sub(self.system_calls);
         self.shared.counters.system_calls.fetch_add(new, Ordering::Relaxed);
         self.system_calls = calls;

@@ -326,15 +326,21 @@ impl Worker {
     /// Ends those that were silent for the time of a lease, and of which nothing waited in a
     /// socket at its end.
     pub(super) fn expire_sessions(&mut self, lease: Duration) {
-        let rounds = self.node.rounds();
-        let silent = |live: &Kept| {
-            let session = &live.session;
-            let is_late = session.life.unseen(self.clock.now()) > lease
-                && !planted(Defect::LeaseNeverExpires);
-            session.life.is_expired(is_late, rounds)
+        let (now, rounds) = (self.clock.now(), self.node.rounds());
+        if now < self.leases_due {
+            return;
+        }
+        let mut longest = Duration::ZERO;
+        let mut silent = |live: &Kept| {
+            let unseen = live.session.life.unseen(now);
+            longest = longest.max(unseen);
+            let is_late = unseen > lease && !planted(Defect::LeaseNeverExpires);
+            live.session.life.is_expired(is_late, rounds)
         };
         let mut expired: Vec<_> =
             self.sessions.iter().filter(|(_, live)| silent(live)).map(|(id, _)| *id).collect();
+        // Whoever comes, or is heard, has later until then.
+        self.leases_due = now + lease.saturating_sub(longest);
         expired.sort_unstable_by_key(|id| id.0);
         for id in expired {
             if let Some(session) = self.session(id) {
