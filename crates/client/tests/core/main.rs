@@ -5,6 +5,7 @@ mod cancel;
 mod fake;
 mod handles;
 mod in_doubt;
+mod leases;
 mod locks;
 mod replaced;
 mod replay_log;
@@ -399,16 +400,6 @@ fn a_session_that_the_server_forgot_is_made_again() {
     assert_eq!(pair.read(file, 0, 8).expect("read"), b"Contents");
     pair.commit(file).expect("the same server still has the write");
     assert_eq!(pair.core.facts().new_sessions, 1);
-}
-
-#[test]
-fn idle_sessions_renew_their_lease() {
-    let mut pair = Pair::new(12);
-    pair.call(Work::Null).expect("connected");
-    let before = pair.fake.executed["null"];
-    pair.run_for(Duration::from_secs(6));
-    let pings = pair.fake.executed["null"] - before;
-    assert!((4..=8).contains(&pings), "{pings} pings in two leases");
 }
 
 #[test]

@@ -51,6 +51,12 @@ impl Core {
         link.heard.max(link.pinged) + self.ping_interval()
     }
 
+    /// Whoever is awake so shortly before a ping is due sends it: a sleep until then was set before the answer to
+    /// the last one came.
+    fn ping_early(&self) -> Duration {
+        self.ping_interval() / 16
+    }
+
     /// Timeouts: connects, gives up, pings.
     #[inline]
     pub(in crate::core) fn on_time(&mut self) {
@@ -73,7 +79,9 @@ impl Core {
                 LinkState::Down if self.may_connect(index) && now >= link.retry_at => {
                     self.connect(index);
                 }
-                LinkState::Ready if now >= self.ping_at(index) => self.ping(index),
+                LinkState::Ready if now + self.ping_early() >= self.ping_at(index) => {
+                    self.ping(index);
+                }
                 _ if link.is_setting_up() && now >= link.deadline => {
                     let text = match self.near_patience(index) {
                         Some(patience) => format!("no answer in {} ms", patience.as_millis()),
