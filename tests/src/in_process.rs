@@ -68,6 +68,7 @@ pub fn shared_as(
         addresses: Vec::new(),
         same_host: None,
         stopwatch: Box::new(|| std::time::Duration::ZERO),
+        thread_time: Box::new(|| std::time::Duration::ZERO),
     })
 }
 

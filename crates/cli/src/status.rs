@@ -132,8 +132,12 @@ fn print(status: &Value, admin: SocketAddr, out: &mut Output) -> io::Result<()> 
         out.line(&format!("  serves {} as /{} ({disk}{note})", text("path"), text("name")))?;
     }
     let cpu = number("cpu_ns") as f64 / 1e9;
+    let data_plane = match number("data_plane_cpu_ns") as f64 / 1e9 {
+        0.0 => String::new(),
+        seconds => format!(" (data plane {seconds:.1} s)"),
+    };
     out.line(&format!(
-        "  cache {}, resident {}, cpu {cpu:.1} s",
+        "  cache {}, resident {}, cpu {cpu:.1} s{data_plane}",
         text::human(number("arena_bytes")),
         text::human(number("resident_bytes"))
     ))?;

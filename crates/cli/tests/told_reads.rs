@@ -99,6 +99,9 @@ fn reads_by_a_reference_are_shown_as_the_client_counts_them() {
     assert_eq!(names.map(|name| number(only(&told), name)), seen);
     let names = ["named_reads", "named_refused", "named_told"];
     assert_eq!(names.map(|name| number(&told["counters"], name)), seen);
+    // What these took of the server's time, or what samples say of that.
+    let [all, data_plane] = ["cpu_ns", "data_plane_cpu_ns"].map(|name| number(&told, name));
+    assert!(data_plane > 0 && data_plane <= all + all / 2, "{data_plane} of {all}");
     // A client that maps nothing has nothing to tell.
     session.ping().expect("an answer");
     assert_eq!(number(only(&status(&server)), "own_reads"), 0);

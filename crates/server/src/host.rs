@@ -1,6 +1,9 @@
 //! What the server asks of its host: clocks, memory, randomness.
 
+use std::time::Duration;
+
 use dafs_protocol::Timestamp;
+use nix::time::{ClockId, clock_gettime};
 
 use crate::process::Stopwatch;
 
@@ -21,6 +24,11 @@ pub(crate) fn machine_run() -> [u8; 8] {
 pub(crate) fn stopwatch() -> Stopwatch {
     let start = std::time::Instant::now();
     Box::new(move || start.elapsed())
+}
+
+/// What the calling thread has taken of the processor's time.
+pub(crate) fn thread_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 pub(crate) fn wall_clock() -> Timestamp {

@@ -57,6 +57,8 @@ pub(crate) struct WorkerCounters {
     pub named_reads: AtomicU64,
     /// Those that were refused.
     pub named_refused: AtomicU64,
+    /// What these took of the processor's time, estimated.
+    pub data_plane_ns: AtomicU64,
 }
 
 /// Adds to a counter that this thread alone changes.

@@ -15,6 +15,7 @@ pub(crate) struct Process {
     entropy: Entropy,
     stats: ProcessStats,
     stopwatch: Stopwatch,
+    thread_time: Stopwatch,
     /// Of the cache.
     pub arena_bytes: usize,
 }
@@ -24,10 +25,10 @@ impl Process {
     pub(crate) fn new(
         entropy: Entropy,
         stats: ProcessStats,
-        stopwatch: Stopwatch,
+        (stopwatch, thread_time): (Stopwatch, Stopwatch),
         arena_bytes: usize,
     ) -> Process {
-        Process { entropy, stats, stopwatch, arena_bytes }
+        Process { entropy, stats, stopwatch, thread_time, arena_bytes }
     }
 
     /// Random bytes.
@@ -41,6 +42,11 @@ impl Process {
     #[inline]
     pub(crate) fn now(&self) -> Duration {
         (self.stopwatch)()
+    }
+
+    /// What the calling thread has taken of the processor's time.
+    pub(crate) fn thread_time(&self) -> Duration {
+        (self.thread_time)()
     }
 
     /// Its own CPU time (nanoseconds) and resident bytes.

@@ -20,7 +20,7 @@ use crate::clean_end::{EndMark, first_verifier};
 use crate::clients::ClientRecords;
 use crate::config::{Config, ConfigError, ExportConfig};
 use crate::exports::{Export, Exports};
-use crate::host::{fill_random, machine_run, memory_bytes, process_stats, stopwatch};
+use crate::host::{fill_random, machine_run, memory_bytes, process_stats, stopwatch, thread_time};
 use crate::identity;
 use crate::intent_log::LogStore;
 use crate::limits::Limits;
@@ -420,6 +420,7 @@ fn share(
         entropy: Box::new(fill_random),
         process_stats: Box::new(process_stats),
         stopwatch: stopwatch(),
+        thread_time: Box::new(thread_time),
     }))
 }
 

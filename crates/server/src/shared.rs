@@ -79,6 +79,8 @@ pub struct SharedOptions {
     pub process_stats: ProcessStats,
     /// Any clock that only goes on, to tell how long requests take.
     pub stopwatch: Stopwatch,
+    /// What the calling thread has taken of the processor's time.
+    pub thread_time: Stopwatch,
 }
 
 /// How long a server that starts looks what became of changes; of others nobody knows.
@@ -219,6 +221,11 @@ impl Counters {
         [self.sum(|worker| &worker.named_reads), self.sum(|worker| &worker.named_refused)]
     }
 
+    /// What reads by a reference took of the processor's time, estimated, in nanoseconds.
+    pub fn data_plane_ns(&self) -> u64 {
+        self.sum(|worker| &worker.data_plane_ns)
+    }
+
     /// Reads by clients themselves, as they tell.
     pub fn told_reads(&self) -> ToldReads {
         self.all_told.sum()
@@ -297,7 +304,12 @@ impl Shared {
             mailboxes: Mutex::default(),
             drained: Mutex::default(),
             one_more_drained: Condvar::new(),
-            process: Process::new(entropy, process_stats, stopwatch, arena_bytes),
+            process: Process::new(
+                entropy,
+                process_stats,
+                (stopwatch, options.thread_time),
+                arena_bytes,
+            ),
             metrics: Metrics::default(),
             counters,
         })

@@ -7,6 +7,7 @@ mod company;
 mod complaints;
 mod connections;
 mod crowd;
+mod data_plane;
 mod misses;
 mod named;
 mod requests;
@@ -28,6 +29,7 @@ use rustc_hash::FxHashMap;
 use crate::context::{Action, Context, Held};
 use crate::locks::LockTable;
 use crate::mailbox::{Mailbox, Message};
+use crate::metrics::count;
 use crate::page_reads::PageReads;
 use crate::paths::DataPin;
 use crate::planted::{Defect, planted};
@@ -38,6 +40,7 @@ use clock::Clock;
 use company::Company;
 use complaints::Complaints;
 use connections::{Connection, Connections};
+use data_plane::DataPlane;
 use sessions::{End, Kept};
 use transfers::{ReplyPins, Transfers};
 
@@ -59,6 +62,7 @@ pub struct Worker {
     system_calls: u64,
     wait_mode: WaitMode,
     company: Company,
+    data_plane: DataPlane,
     /// It shuts down: no request begins, and then all sessions end.
     stopping: Option<Duration>,
 }
@@ -92,6 +96,7 @@ impl Worker {
             system_calls: 0,
             wait_mode: WaitMode::Adaptive,
             company: Company::default(),
+            data_plane: DataPlane::default(),
             stopping: None,
         }
     }
@@ -104,6 +109,30 @@ impl Worker {
     /// long ago, the time between them counts for no lease and no other limit.
     pub fn progress(&mut self, now: Duration) -> bool {
         self.context.now.set(self.clock.pass(now));
+        match self.data_plane.is_looked_at() {
+            true => self.pass_looked_at(now),
+            false => self.pass(now),
+        }
+    }
+
+    /// A pass whose time is taken, if it answers reads by a reference.
+    #[cold]
+    fn pass_looked_at(&mut self, now: Duration) -> bool {
+        let requests = |worker: &Worker| worker.context.counters.requests.load(Ordering::Relaxed);
+        let (start, asked) = (self.shared.process.thread_time(), requests(self));
+        let before = self.data_plane.begin_look();
+        let busy = self.pass(now);
+        let took = self.shared.process.thread_time().saturating_sub(start);
+        let requests = requests(self).wrapping_sub(asked);
+        if let Some(more) = self.data_plane.end_look(before, (took, requests)) {
+            let more = u64::try_from(more.as_nanos()).unwrap_or(u64::MAX);
+            count(&self.context.counters.data_plane_ns, more);
+        }
+        busy
+    }
+
+    #[inline(always)]
+    fn pass(&mut self, now: Duration) -> bool {
         // Most passes of who spins find nothing, here and in the following looks.
         let mut busy = self.has_woken() && self.take_woken();
         if self.node.poll() > 0 {

@@ -156,6 +156,7 @@ impl SimServer {
             addresses: Vec::new(),
             same_host: Some(token),
             stopwatch: Box::new(|| std::time::Duration::ZERO),
+            thread_time: Box::new(|| std::time::Duration::ZERO),
         };
         // It looks what became of changes before it serves.
         let shared = self.storage.at_once(|| Shared::new(options));

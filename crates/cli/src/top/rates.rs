@@ -12,6 +12,7 @@ use crate::text;
 pub struct Sample {
     uptime_ns: u64,
     cpu_ns: u64,
+    data_plane_cpu_ns: u64,
     pid: u64,
     version: String,
     arena_bytes: u64,
@@ -92,6 +93,8 @@ pub struct Rates {
     pub references_told: u64,
     /// Processors that the server keeps busy.
     pub cpu: f64,
+    /// What of that goes into answers to reads by a reference, estimated by samples.
+    pub data_plane_cpu: f64,
     /// Sizes at the second sample.
     pub resident_bytes: u64,
     pub arena_bytes: u64,
@@ -179,6 +182,7 @@ impl Sample {
         Some(Sample {
             uptime_ns: number(status, "uptime_ns"),
             cpu_ns: number(status, "cpu_ns"),
+            data_plane_cpu_ns: number(status, "data_plane_cpu_ns"),
             pid: number(status, "pid"),
             version: words(status, "version"),
             arena_bytes: number(status, "arena_bytes"),
@@ -249,6 +253,9 @@ impl Rates {
                 .counter("references_told")
                 .saturating_add(after.counter("named_told")),
             cpu: per_second(after.cpu_ns.saturating_sub(before.cpu_ns)) / 1e9,
+            data_plane_cpu: per_second(
+                after.data_plane_cpu_ns.saturating_sub(before.data_plane_cpu_ns),
+            ) / 1e9,
             resident_bytes: after.resident_bytes,
             arena_bytes: after.arena_bytes,
             cached_bytes: after.counter("cached_bytes"),
@@ -344,11 +351,12 @@ impl Rates {
     pub fn optimistic(&self) -> Option<String> {
         (self.references_told > 0).then(|| {
             format!(
-                "hits {:.0}/s  stale {:.0}/s  refused {:.0}/s  references told {}",
+                "hits {:.0}/s  stale {:.0}/s  refused {:.0}/s  references told {}  data plane cpu {:.2}",
                 self.optimistic_hits,
                 self.optimistic_stale,
                 self.optimistic_refused,
-                self.references_told
+                self.references_told,
+                self.data_plane_cpu
             )
         })
     }
@@ -417,7 +425,7 @@ pub(super) mod tests {
     pub fn status(seconds: u64, done: u64) -> Value {
         json!({
             "version": "0.1.0", "pid": 7, "uptime_ns": seconds * 1_000_000_000,
-            "cpu_ns": done * 1_000_000, "arena_bytes": 1 << 30, "resident_bytes": 1 << 20,
+            "cpu_ns": done * 1_000_000, "data_plane_cpu_ns": done * 400_000, "arena_bytes": 1 << 30, "resident_bytes": 1 << 20,
             "counters": {
                 "requests": done, "read_bytes": done * 4096, "written_bytes": 0,
                 "cache_hits": done, "cache_misses": done / 3, "sessions": 2, "opens": 3,
@@ -471,7 +479,7 @@ pub(super) mod tests {
         let rates = Rates::between(&sample(10, 300), &sample(12, 900), Sort::Requests);
         let told = [rates.optimistic_hits, rates.optimistic_stale, rates.optimistic_refused];
         assert_eq!((told, rates.references_told), ([5900.0, 7.0, 30.0], 42));
-        let line = "without a request: hits 5900/s  stale 7/s  refused 30/s  references told 42";
+        let line = "without a request: hits 5900/s  stale 7/s  refused 30/s  references told 42  data plane cpu 0.12";
         let lines = rates.lines();
         assert!(lines.iter().any(|shown| shown == line), "{lines:?}");
         let of =

@@ -25,7 +25,8 @@ const HELP: &str = "q, Esc   end\n\
     store: what goes between cache and file system. cpu: processors kept busy.\n\
     latency: from the arrival of a request to its reply, in the server.\n\
     without a request: reads of what is cached, by a reference or by clients themselves,\n\
-    who tell of those now and then; stale: of blocks that were elsewhere by then.";
+    who tell of those now and then; stale: of blocks that were elsewhere by then.\n\
+    data plane: what of cpu the server's answers to such reads take, estimated by samples.";
 
 /// What a key asks of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -286,7 +287,7 @@ mod tests {
             "cached_reads",
             "127.0.0.1:5",
             "2 sessions",
-            "without a request: hits 5900/s  stale 7/s  refused 30/s  references told 42",
+            "without a request: hits 5900/s  stale 7/s  refused 30/s  references told 42  data plane cpu 0.12",
             "no request/s",
             "4600",
         ] {

@@ -59,6 +59,7 @@ pub(super) fn status(shared: &Shared, addresses: &[String], since: Instant) -> s
         "arena_bytes": shared.process.arena_bytes,
         "poison": dafs_fabric::poison::digits(),
         "cpu_ns": cpu_ns,
+        "data_plane_cpu_ns": shared.counters.data_plane_ns(),
         "resident_bytes": resident,
         "counters": metrics,
         "own_reads_per_second": told.hits,
@@ -324,6 +325,23 @@ impl Collector for Metrics {
                     encoder.encode_descriptor(v.name, v.help, None, metric.metric_type())?;
                 metric.encode(encoder)?;
             }
+        }
+        let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
+        for (name, help, value) in [
+            (
+                "cpu_seconds",
+                "Time of the processor that the process took",
+                self.0.process.stats().0,
+            ),
+            (
+                "data_plane_cpu_seconds",
+                "What of it reads by a reference took, estimated by samples",
+                self.0.counters.data_plane_ns(),
+            ),
+        ] {
+            let metric = ConstCounter::new(seconds(value));
+            let encoder = encoder.encode_descriptor(name, help, None, metric.metric_type())?;
+            metric.encode(encoder)?;
         }
         let bytes = |cache: &CacheDomain| cache.bytes();
         let cached = |cache: &CacheDomain| cache.stats().resident_bytes;

@@ -85,6 +85,7 @@ impl Worker {
         self.end_answers(&mut answers);
         count(&self.context.counters.named_reads, served);
         count(&self.context.counters.named_refused, refused);
+        self.data_plane.note(served + refused);
     }
 
     /// Posts the last answer: when it has left, all have.

@@ -55,6 +55,7 @@ pub fn shared(limits: Limits, optimistic: Optimistic) -> Arc<Shared> {
         addresses: Vec::new(),
         same_host: None,
         stopwatch: Box::new(|| Duration::ZERO),
+        thread_time: Box::new(|| Duration::ZERO),
     })
 }
 

@@ -117,7 +117,6 @@ impl World {
     pub fn start(&mut self, workers: u16) {
         let arena = Arena::new(16 << 20).expect("arena");
         let config = dafs_unifier::Config::new(arena.len(), Arc::new(Timestamp::default));
-        let unifier = Unifier::new(arena, config, WriteVerifier([7; 16]));
         let export = Export {
             name: String::new(),
             store: Arc::new(self.store.clone()),
@@ -132,7 +131,7 @@ impl World {
         let random = Mutex::new(self.net.rng(77));
         let shared = Shared::new(SharedOptions {
             exports: Exports::new(vec![export]),
-            unifier: Arc::new(unifier.into()),
+            unifier: Arc::new(Unifier::new(arena, config, WriteVerifier([7; 16])).into()),
             shown: ShownCaches::default(),
             page_cache: None,
             arena_bytes: 16 << 20,
@@ -151,6 +150,7 @@ impl World {
             addresses: Vec::new(),
             same_host: None,
             stopwatch: Box::new(|| std::time::Duration::ZERO),
+            thread_time: Box::new(|| std::time::Duration::ZERO),
         });
         let device = self.net.provider(SERVER).open().expect("device");
         let listener = device.listen(&address()).expect("listen");

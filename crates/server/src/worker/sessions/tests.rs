@@ -71,6 +71,7 @@ fn shared() -> Arc<Shared> {
         addresses: Vec::new(),
         same_host: None,
         stopwatch: Box::new(|| Duration::ZERO),
+        thread_time: Box::new(|| Duration::ZERO),
     })
 }
 
