@@ -255,8 +255,12 @@ typedef struct dap_session_info_t {
   uint64_t new_sessions;
   /* Changes when the server restarts. */
   uint8_t verifier[16];
-  /* "tcp" or "unix", ended by NUL. */
+  /* "tcp", "unix" or "shm", ended by NUL. */
   uint8_t transport[16];
+  /* Reads so far that took what the server has cached, and asked no program of the server's. */
+  uint64_t optimistic_hits;
+  /* Of those that tried, what was not any more where it had been, or changed meanwhile; read again from the server. */
+  uint64_t optimistic_stale;
 } dap_session_info_t;
 
 /* An open file. */

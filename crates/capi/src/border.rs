@@ -17,12 +17,17 @@ use crate::types::{
 ///
 /// # Safety
 /// `repr(C)`, without padding; the first field is a `u32` with the structure's size; all bytes are valid.
-pub unsafe trait Record: Copy {}
+pub unsafe trait Record: Copy {
+    /// Bytes it had at first: programs that were compiled then say that.
+    const BYTES_MIN: usize = size_of::<Self>();
+}
 
 // SAFETY: as the trait wants it: see `types.rs`, whose tests look for padding.
 unsafe impl Record for dap_options_t {}
 // SAFETY: as above.
-unsafe impl Record for dap_session_info_t {}
+unsafe impl Record for dap_session_info_t {
+    const BYTES_MIN: usize = std::mem::offset_of!(dap_session_info_t, optimistic_hits);
+}
 // SAFETY: as above.
 unsafe impl Record for dap_stat_t {}
 // SAFETY: as above.
@@ -117,7 +122,7 @@ fn size_of_record<T: Record>(record: *const T) -> Outcome<usize> {
     // SAFETY: not null; a record begins with its size.
     let size = unsafe { record.cast::<u32>().read_unaligned() } as usize;
     let wrong = "the field 'size' of the structure must be its sizeof";
-    if (std::mem::size_of::<T>()..=RECORD_BYTES_MAX).contains(&size) {
+    if (T::BYTES_MIN..=RECORD_BYTES_MAX).contains(&size) {
         Ok(size)
     } else {
         Err(Failure::invalid(wrong))
@@ -126,7 +131,7 @@ fn size_of_record<T: Record>(record: *const T) -> Outcome<usize> {
 
 fn read<T: Record>(record: *const T) -> Outcome<T> {
     let size = size_of_record(record)?;
-    let known = std::mem::size_of::<T>();
+    let known = std::mem::size_of::<T>().min(size);
     let rest = record.cast::<u8>().wrapping_add(known);
     // SAFETY: the structure has `size` bytes, as it says.
     let rest = unsafe { std::slice::from_raw_parts(rest, size - known) };
@@ -135,10 +140,10 @@ fn read<T: Record>(record: *const T) -> Outcome<T> {
             "the structure is of a later version of the library, and asks for what this one lacks";
         return Err(Failure::new(libc::E2BIG, text));
     }
-    let mut value = MaybeUninit::<T>::uninit();
+    let mut value = MaybeUninit::<T>::zeroed();
     // SAFETY: both have so many bytes, the one by its size and the other by its type.
     unsafe { std::ptr::copy_nonoverlapping(record.cast::<u8>(), value.as_mut_ptr().cast(), known) };
-    // SAFETY: all bytes were just written, and any bytes are one.
+    // SAFETY: all bytes were just written, or are zero, and any bytes are one.
     Ok(unsafe { value.assume_init() })
 }
 

@@ -223,8 +223,12 @@ pub struct dap_session_info_t {
     pub new_sessions: u64,
     /// Changes when the server restarts.
     pub verifier: [u8; 16],
-    /// "tcp" or "unix", ended by NUL.
+    /// "tcp", "unix" or "shm", ended by NUL.
     pub transport: [u8; 16],
+    /// Reads so far that took what the server has cached, and asked no program of the server's.
+    pub optimistic_hits: u64,
+    /// Of those that tried, what was not any more where it had been, or changed meanwhile; read again from the server.
+    pub optimistic_stale: u64,
 }
 
 /// Seconds since 1970, and nanoseconds.

@@ -184,6 +184,8 @@ fn info_of(info: &SessionInfo, stats: &SessionStats) -> dap_session_info_t {
         new_sessions: info.new_sessions,
         verifier: info.verifier.0,
         transport,
+        optimistic_hits: info.optimistic.hits,
+        optimistic_stale: info.optimistic.stale,
     }
 }
 

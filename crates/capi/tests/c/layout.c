@@ -25,7 +25,7 @@ AT(dap_options_t, key_bytes, 28);
 AT(dap_options_t, key, 32);
 AT(dap_options_t, export_name, 40);
 
-SIZE(dap_session_info_t, 136);
+SIZE(dap_session_info_t, 152);
 AT(dap_session_info_t, protocol_version, 4);
 AT(dap_session_info_t, transfer_modes, 8);
 AT(dap_session_info_t, credits, 12);
@@ -44,6 +44,8 @@ AT(dap_session_info_t, reconnects, 88);
 AT(dap_session_info_t, new_sessions, 96);
 AT(dap_session_info_t, verifier, 104);
 AT(dap_session_info_t, transport, 120);
+AT(dap_session_info_t, optimistic_hits, 136);
+AT(dap_session_info_t, optimistic_stale, 144);
 
 SIZE(dap_time_t, 16);
 AT(dap_time_t, nanoseconds, 8);

@@ -6,6 +6,8 @@ mod served;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
+use dafs_server::Optimistic;
+
 use build::{Build, installed_examples, run};
 use served::Served;
 
@@ -42,6 +44,31 @@ fn the_same_by_tcp() {
 fn shared_memory_is_found_and_used() {
     let served = Served::start();
     run(Build::test("shared").command().arg(served.unix_url()));
+}
+
+/// More of it in the long run of all tests.
+fn hits() -> String {
+    std::env::var("DAFS_TEST_HISTORY_HITS").unwrap_or_else(|_| "5000".into())
+}
+
+#[test]
+fn what_is_read_without_the_server_is_what_was_acknowledged() {
+    let served = Served::start_with(Optimistic::Both);
+    let build = Build::test("optimistic");
+    for (url, transport) in [(served.url(), "shm"), (served.tcp_url(), "tcp")] {
+        run(build.command().args([&url, transport, &hits()]));
+    }
+}
+
+/// A writer that says too early that it has written makes reads stale by what is told: the judge is not blind.
+#[test]
+fn a_read_older_than_what_was_acknowledged_is_found() {
+    let served = Served::start_with(Optimistic::Both);
+    let build = Build::test("optimistic");
+    let mut command = build.command();
+    command.args([&served.url(), "shm", "1000000000", "early"]);
+    let told = command.output().expect("the program");
+    assert_eq!(told.status.code(), Some(3), "{}", String::from_utf8_lossy(&told.stderr));
 }
 
 #[test]

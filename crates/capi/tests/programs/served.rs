@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dafs_fabric::Provider;
 use dafs_fabric_shm::ShmProvider;
 use dafs_fabric_tcp::TcpProvider;
-use dafs_server::{Config, Server};
+use dafs_server::{Config, Optimistic, Server};
 
 /// Serves until it is dropped.
 pub struct Served {
@@ -19,6 +19,11 @@ pub struct Served {
 impl Served {
     /// With an empty tree.
     pub fn start() -> Served {
+        Served::start_with(Optimistic::Trusted)
+    }
+
+    /// The same, which lets clients read its cache so.
+    pub fn start_with(optimistic: Optimistic) -> Served {
         let directory = tempfile::tempdir().expect("a directory");
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(directory.path(), open).expect("chmod");
@@ -30,6 +35,7 @@ impl Served {
             format!("shm:{}", directory.path().join("shm").display()),
             "tcp://127.0.0.1:0".into(),
         ];
+        config.optimistic = optimistic;
         config.arena_bytes = Some(64 << 20);
         let all: Vec<Arc<dyn Provider>> =
             vec![Arc::new(TcpProvider::new()), Arc::new(ShmProvider::new())];
