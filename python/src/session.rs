@@ -182,6 +182,8 @@ impl RawSession {
         told.set_item("round_trips", info.round_trips)?;
         told.set_item("copied_bytes", info.copied_bytes)?;
         told.set_item("system_calls", info.system_calls)?;
+        told.set_item("optimistic_hits", info.optimistic.hits)?;
+        told.set_item("optimistic_stale", info.optimistic.stale)?;
         Ok(told)
     }
 
