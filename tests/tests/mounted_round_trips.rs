@@ -199,6 +199,10 @@ fn what_is_set_of_a_new_file_is_there_before_anything_else_is_done_with_it() {
     let (node, fh) = changed(&mut mounted, b"j");
     mounted.cost(node, Op::FSync { fh, data_only: false });
     assert_eq!(mounted.true_size_and_mode(b"j").1, 0o644);
+    // A chown(2) that gives neither owner nor group.
+    let (node, _) = changed(&mut mounted, b"k");
+    let Answer::Attr(attr, ttl) = mounted.op(node, Op::SetAttr(NOTHING)) else { panic!("attr") };
+    assert_eq!((attr.mode & 0o777, attr.mtime.seconds, ttl), (0o644, 1_000_000, LONG));
 }
 
 /// What takes rights away, or gives the file away, is done when it is answered.

@@ -110,6 +110,8 @@ impl DafsFs {
     /// of a write to come: setuid and setgid end. Whoever may not end them by this may be about to
     /// write, which ends them at the server.
     fn end_privileges(&self, caller: &Caller, node: &Arc<Node>) -> Result<Answer, Errno> {
+        // What is answered is believed for a while.
+        self.settle(node)?;
         let attr = self.attr_of(&self.session, node)?;
         let set_gid = if attr.mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
         let mode = attr.mode & !(libc::S_ISUID | set_gid);
