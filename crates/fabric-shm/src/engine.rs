@@ -60,6 +60,8 @@ pub struct ShmEngine {
     /// Something has come since the last sleep, and after so many sleeps before it.
     is_lively: bool,
     lively_sleeps: u32,
+    /// It slept, and was not looked at since whether something came by then.
+    slept: bool,
     /// The slot that has said that this end sleeps by a word, and is looked at all the same.
     by_word: Option<u32>,
     /// A queue pair has work that can go on.
@@ -91,6 +93,7 @@ impl ShmEngine {
             done: u32::MAX,
             is_lively: false,
             lively_sleeps: 0,
+            slept: false,
             by_word: None,
             has_more: false,
             rounds: 0,

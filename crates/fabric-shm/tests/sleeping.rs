@@ -150,3 +150,29 @@ fn a_sleep_that_is_announced_twice_loses_no_message() {
         b.wait(Opcode::Send, 1);
     }
 }
+
+/// As an idle client does: it sleeps until it is to ping, and has the answer before it sleeps again.
+#[test]
+fn who_sleeps_for_the_time_does_so_in_epoll() {
+    const PAUSE: Duration = Duration::from_millis(60);
+    let (mut a, mut b) = pair(4);
+    let waiter = a.engine.waiter();
+    for round in 0..8 {
+        assert!(a.engine.arm(), "nothing is there");
+        // By a word it would be a part of that.
+        let (start, pause) = (Instant::now(), if round < 6 { PAUSE / 10 } else { PAUSE });
+        waiter.wait(Some(pause));
+        assert!(start.elapsed() >= pause, "{round}: woken for nothing");
+        assert_eq!(a.engine.poll(&mut a.done, 16), 0);
+        a.post_recv();
+        b.post_recv();
+        a.send(10);
+        a.engine.ring();
+        b.wait(Opcode::Recv, 1);
+        b.send(10);
+        b.engine.ring();
+        a.wait(Opcode::Recv, 1);
+        a.wait(Opcode::Send, 1);
+        b.wait(Opcode::Send, 1);
+    }
+}

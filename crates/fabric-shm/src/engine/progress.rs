@@ -49,6 +49,7 @@ impl ShmEngine {
         let left = self.broken.len() | self.slots.handshakes.len() | self.queue.len();
         let is_more = left > 0
             || self.by_word.is_some()
+            || self.slept
             || self.receives.has_filled()
             || self.has_more
             || self.done >= self.ask_after(all)
@@ -77,7 +78,8 @@ impl ShmEngine {
     #[inline(never)]
     pub(super) fn pass(&mut self) {
         self.passes += 1;
-        if let Some(slot) = self.by_word.take() {
+        let by_word = self.by_word.take();
+        if let Some(slot) = by_word {
             self.is_awake(slot);
         }
         self.receives.forget_filled();
@@ -128,6 +130,9 @@ impl ShmEngine {
         if must || self.done >= self.ask_after(all) {
             self.ask();
         }
+        // Who slept in epoll looks at nobody who has not rung.
+        let rang = by_word.is_none() && !self.active.is_empty();
+        self.judge_sleep(busy || self.with_short > 0 || rang);
     }
 
     /// Somebody has a short message, or may have one.

@@ -5,8 +5,8 @@ use std::sync::atomic::{Ordering, fence};
 use super::ShmEngine;
 use crate::sys;
 
-/// After each of so many sleeps something has come: then one that is awaited comes soon, as the answer to a call does.
-/// After a ping, which is all that idle clients send, nothing does.
+/// Each of so many sleeps was ended by something that came: then one that is awaited comes soon, as the answer to a call
+/// does. Idle clients sleep until they are to ping.
 const LIVELY: u32 = 3;
 
 impl ShmEngine {
@@ -32,7 +32,7 @@ impl ShmEngine {
             self.say_awake();
             return false;
         }
-        self.is_lively = false;
+        (self.is_lively, self.slept) = (false, true);
         match sleep {
             // Nobody asks epoll, which nothing has waited for.
             Some((slot, sleep)) => {
@@ -67,6 +67,17 @@ impl ShmEngine {
         let connection = self.slots.up(slot)?;
         let waits = !connection.work.is_empty() || connection.peer.lags();
         (connection.bell.may_sleep_by_word() && !waits).then_some(slot)
+    }
+
+    /// After the first look since a sleep, which may have ended for its time, or for what other networks have.
+    #[inline]
+    pub(super) fn judge_sleep(&mut self, came: bool) {
+        if self.slept && self.waiter.sleeps_by_word().is_none() {
+            self.slept = false;
+            if !came {
+                self.lively_sleeps = 0;
+            }
+        }
     }
 
     /// See [`Engine::peers_are_here`](dafs_fabric::Engine::peers_are_here).
