@@ -26,6 +26,8 @@ struct history {
 };
 
 static struct history *history;
+/* Seconds after which it hangs: more where more is wanted. */
+static unsigned patience;
 static dap_session_t session;
 static dap_file_t file;
 
@@ -42,7 +44,7 @@ static uint64_t stamp(int unit, uint64_t version)
 static void begin(const char *url, const char *transport)
 {
     NEW(dap_session_info_t, info);
-    alarm(120);
+    alarm(patience);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     IS(dap_session_open(url, NULL, &session), 0);
     IS(dap_session_query(session, &info), 0);
@@ -125,6 +127,7 @@ int main(int count, char **arguments)
 {
     TRUE(count >= 4);
     uint64_t wanted = strtoull(arguments[3], NULL, 10);
+    patience = 120 + (unsigned)(wanted / 200 > 3600 ? 3600 : wanted / 200);
     int is_early = count > 4, status = 0;
     unsigned seed = 1;
     pid_t readers[READERS];
