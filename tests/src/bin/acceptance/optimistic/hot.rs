@@ -15,7 +15,7 @@ const HOT: usize = (32 << 20) / BLOCK;
 const PIECE: usize = 1 << 20;
 const SCANNED: usize = 256;
 /// Between two of them.
-const READS: usize = 2048;
+const READS: usize = 1024;
 
 fn open(session: &Session, name: &[u8]) -> File {
     session.open(name, OpenOptions::read()).expect("open")
