@@ -1,7 +1,5 @@
 //! Reads by a named reference: who may read what, until when. The client here says what it likes.
 
-mod driven_worker;
-
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
@@ -9,7 +7,8 @@ use dafs_fabric::{Buffer, PostedBuffer, SgList};
 use dafs_message::{ConnId, Event};
 use dafs_protocol::*;
 use dafs_server::{Limits, Optimistic};
-use driven_worker::Driven;
+
+use crate::worker::Driven;
 
 struct World {
     driven: Driven,

@@ -1,6 +1,4 @@
-//! A worker that runs when a test says so: pauses, and slow passes.
-
-mod driven_worker;
+//! Pauses of a worker, and slow passes.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -9,7 +7,8 @@ use dafs_fabric::SgList;
 use dafs_message::{ConnId, Event};
 use dafs_protocol::*;
 use dafs_server::{Limits, Optimistic};
-use driven_worker::Driven;
+
+use crate::worker::Driven;
 
 /// Clients of one, with a session each.
 struct Clients {

@@ -1,7 +1,5 @@
 //! A worker whose passes and time a test decides, and a node of clients, over TCP.
 
-#![allow(dead_code, reason = "each test file uses a part")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,0 +1,5 @@
+//! A worker that runs when a test says so.
+
+mod named;
+mod pauses;
+mod worker;
