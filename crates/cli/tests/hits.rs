@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use common::cached::{Dice, PAGE, open};
@@ -39,6 +39,37 @@ struct History {
     units: Vec<Unit>,
     is_over: AtomicBool,
     reads: AtomicU64,
+}
+
+/// Reads without the server, of all clients.
+#[derive(Default)]
+struct Hits {
+    sum: Mutex<u64>,
+    more: Condvar,
+}
+
+impl Hits {
+    fn add(&self, more: u64) {
+        if more > 0 {
+            *self.sum.lock().expect("no panic") += more;
+            self.more.notify_all();
+        }
+    }
+
+    fn so_far(&self) -> u64 {
+        *self.sum.lock().expect("no panic")
+    }
+
+    /// Until there were so many, as long as there are more.
+    fn wait_for(&self, wanted: u64, what: &str) {
+        let mut sum = self.sum.lock().expect("no panic");
+        while *sum < wanted {
+            let had = *sum;
+            let none = |sum: &mut u64| *sum == had;
+            sum = self.more.wait_timeout_while(sum, PATIENCE, none).expect("no panic").0;
+            assert!(*sum > had, "no more than {had} {what}");
+        }
+    }
 }
 
 fn at(unit: usize) -> u64 {
@@ -100,7 +131,7 @@ fn serving() -> Server {
 fn ten_clients_see_what_was_acknowledged_and_what_others_have_seen() {
     let server = serving();
     let mounted = Mounted::new(&server, &[]);
-    let (history, hits) = (History::new(), AtomicU64::new(0));
+    let (history, hits) = (History::new(), Hits::default());
     let (writers, mut readers) = (3, vec!["transport=shm"; 4]);
     readers.extend(["transport=tcp", "transport=shm&optimistic=off"]);
     std::thread::scope(|scope| {
@@ -135,7 +166,7 @@ fn ten_clients_see_what_was_acknowledged_and_what_others_have_seen() {
                         file.read_at(into, at).expect("read")
                     });
                     let now = session.info().optimistic.hits;
-                    hits.fetch_add(now - had, Ordering::Relaxed);
+                    hits.add(now - had);
                     had = now;
                 }
             });
@@ -153,17 +184,9 @@ fn ten_clients_see_what_was_acknowledged_and_what_others_have_seen() {
         // Also where this thread panics.
         let _ends = Ends(history);
         let wanted = amount("DAFS_TEST_HISTORY_HITS", 5000) as u64;
-        let (mut last, mut had) = (Instant::now(), 0);
-        while had < wanted {
-            std::thread::sleep(Duration::from_millis(5));
-            let now = hits.load(Ordering::Relaxed);
-            if now > had {
-                (last, had) = (Instant::now(), now);
-            }
-            assert!(last.elapsed() < PATIENCE, "no more than {had} reads without the server");
-        }
+        hits.wait_for(wanted, "reads without the server");
     });
-    let (reads, hits) = (history.reads.into_inner(), hits.into_inner());
+    let (reads, hits) = (history.reads.into_inner(), hits.so_far());
     println!("{reads} reads by ten clients, {hits} of them without the server");
 }
 
@@ -172,7 +195,7 @@ fn ten_clients_see_what_was_acknowledged_and_what_others_have_seen() {
 fn no_byte_of_a_killed_servers_memory_is_believed() {
     let mut server = serving();
     let kills = amount("DAFS_TEST_HIT_KILLS", 20);
-    let (history, hits) = (History::new(), AtomicU64::new(0));
+    let (history, hits) = (History::new(), Hits::default());
     std::thread::scope(|scope| {
         let (history, hits) = (&history, &hits);
         for reader in 0..3 {
@@ -185,7 +208,7 @@ fn no_byte_of_a_killed_servers_memory_is_believed() {
                         file.read_at(into, at).expect("read")
                     });
                     let now = session.info().optimistic.hits;
-                    hits.fetch_add(now - before, Ordering::Relaxed);
+                    hits.add(now - before);
                     before = now;
                 }
             });
@@ -193,11 +216,7 @@ fn no_byte_of_a_killed_servers_memory_is_believed() {
         // Also where this thread panics.
         let ends = Ends(history);
         for kill in 0..kills {
-            let (before, start) = (hits.load(Ordering::Relaxed), Instant::now());
-            while hits.load(Ordering::Relaxed) < before + 100 {
-                assert!(start.elapsed() < PATIENCE, "no hits before kill {kill}");
-                std::thread::sleep(Duration::from_micros(500));
-            }
+            hits.wait_for(hits.so_far() + 100, &format!("hits before kill {kill}"));
             server.child.kill().expect("killed");
             server.child.wait().expect("ends");
             let local = fs::File::options().write(true).open(server.file("file")).expect("opens");
