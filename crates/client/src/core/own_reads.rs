@@ -15,6 +15,10 @@ const SHARDS: usize = 8;
 /// Requests tell no more often; only the renewal of the lease, and the end of the session, always do.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Requests that are longer do not tell: beside a shorter one there is room for it in a message of any link, and no call
+/// fails, or goes in another form, for what it happens to tell.
+const REQUEST_MOST: usize = 128;
+
 /// How a session's reads went that needed no server, or nearly.
 #[derive(Debug, Default)]
 pub struct OwnReads {
@@ -78,6 +82,12 @@ impl Telling {
         self.due_at = now + PAUSE;
     }
 
+    /// It is time, or this request tells in any case.
+    #[inline]
+    fn is_due(&self, now: Duration, work: &Work) -> bool {
+        matches!(work, Work::Null | Work::Destroy) || now >= self.due_at
+    }
+
     /// What to tell, if there was ever anything.
     fn next(&mut self, now: Duration) -> Option<ToldReads> {
         self.due_at = now + PAUSE;
@@ -95,8 +105,7 @@ impl Core {
     /// Has a request that is ready tell of them, where it is time for that.
     #[inline]
     pub(super) fn tell_own_reads(&mut self, work: &Work, request: &mut Vec<u8>) {
-        let always = matches!(work, Work::Null | Work::Destroy);
-        if always || self.now >= self.session.telling.due_at {
+        if self.session.telling.is_due(self.now, work) && request.len() <= REQUEST_MOST {
             self.tell_due_reads(request);
         }
     }
@@ -106,8 +115,8 @@ impl Core {
         if self.session.facts.features.has(Features::TOLD_READS)
             && let Some(reads) = self.session.telling.next(self.now)
         {
-            // Without room, another one tells.
-            let _ = encode_told_reads(&reads, request);
+            let has_room = encode_told_reads(&reads, request);
+            debug_assert!(has_room, "after {} bytes", request.len());
         }
     }
 }
@@ -131,6 +140,19 @@ mod tests {
         let hits = 20 * SHARDS as u64;
         assert_eq!(reads.all(), ToldReads { hits, unknown: 0, stale: 1 });
         assert_eq!(reads.asked(), 3);
+    }
+
+    /// Of all that are sent where there is least room.
+    #[test]
+    fn there_is_room_beside_each_request_that_tells() {
+        const MESSAGE_BYTES_LEAST: usize = 256;
+        const MESSAGE_HEADER_BYTES: usize = 28;
+        let mut request = vec![0; REQUEST_MOST];
+        assert!(encode_told_reads(
+            &ToldReads { hits: u64::MAX, unknown: 0, stale: 1 },
+            &mut request
+        ));
+        assert!(request.len() + MESSAGE_HEADER_BYTES <= MESSAGE_BYTES_LEAST, "{}", request.len());
     }
 
     #[test]
