@@ -34,6 +34,9 @@ const COLD_ARENA: usize = 16 << 20;
 const COLD_BLOCKS: u64 = 8 * (COLD_ARENA / BLOCK) as u64;
 /// Cold reads before those that are counted.
 const COLD_BEFORE: usize = 2 * COLD_ARENA / BLOCK;
+/// The cache of cached reads: as many as are under way fit into a session's share of it, seven times, so that none by a
+/// reference is refused, and becomes a request.
+const CACHED_ARENA: usize = 512 << 20;
 /// Cached reads before those that are counted: what grows with use has grown then.
 const READS_BEFORE: usize = 8 * DEPTH;
 /// How long the disk may take for what it is asked for together. What is later costs another look,
@@ -79,6 +82,11 @@ impl Network {
             }),
             _ => None,
         }
+    }
+
+    /// Reads go by a reference.
+    fn is_named(&self) -> bool {
+        self.optimistic == Optimistic::Checked
     }
 
     /// So many buffers for reads.
@@ -226,7 +234,7 @@ fn scattered() -> impl Iterator<Item = u64> {
 
 /// Runs what is counted: reads of what the cache holds, so many at a time.
 pub(crate) fn cached(network: &Network, depth: usize) {
-    let mut pair = Pair::new(network, Arc::new(MemoryStore::new()), 64 << 20, depth);
+    let mut pair = Pair::new(network, Arc::new(MemoryStore::new()), CACHED_ARENA, depth);
     let file = pair.open(OpenOptions { read: true, ..OpenOptions::write() });
     for write in 0..BLOCKS * BLOCK as u64 / WRITE as u64 {
         let data = Buffer::new(WRITE).expect("buffer").post();
@@ -243,8 +251,12 @@ pub(crate) fn cached(network: &Network, depth: usize) {
     }
     let mut blocks = (0..).map(|number| (number + 1) * 409 % BLOCKS);
     pair.reads(file, &mut blocks, READS_BEFORE);
+    let before = pair.core.facts().named;
     counting_begins();
     pair.reads(file, &mut blocks, READS);
+    let named = pair.core.facts().named;
+    let by_name = if network.is_named() { READS as u64 } else { 0 };
+    assert_eq!((named.hits - before.hits, named.refused - before.refused), (by_name, 0));
 }
 
 /// Who may use what this process may.
