@@ -62,6 +62,8 @@ pub struct ShmEngine {
     lively_sleeps: u32,
     /// It slept, and was not looked at since whether something came by then.
     slept: bool,
+    /// Somebody told something by a socket since.
+    rang: bool,
     /// The slot that has said that this end sleeps by a word, and is looked at all the same.
     by_word: Option<u32>,
     /// A queue pair has work that can go on.
@@ -94,6 +96,7 @@ impl ShmEngine {
             is_lively: false,
             lively_sleeps: 0,
             slept: false,
+            rang: false,
             by_word: None,
             has_more: false,
             rounds: 0,

@@ -78,8 +78,7 @@ impl ShmEngine {
     #[inline(never)]
     pub(super) fn pass(&mut self) {
         self.passes += 1;
-        let by_word = self.by_word.take();
-        if let Some(slot) = by_word {
+        if let Some(slot) = self.by_word.take() {
             self.is_awake(slot);
         }
         self.receives.forget_filled();
@@ -130,9 +129,7 @@ impl ShmEngine {
         if must || self.done >= self.ask_after(all) {
             self.ask();
         }
-        // Who slept in epoll looks at nobody who has not rung.
-        let rang = by_word.is_none() && !self.active.is_empty();
-        self.judge_sleep(busy || self.with_short > 0 || rang);
+        self.judge_sleep(busy || self.with_short > 0 || self.rang);
     }
 
     /// Somebody has a short message, or may have one.
@@ -201,6 +198,7 @@ impl ShmEngine {
     /// [`Connection::hear`].
     fn told_of(&mut self, slot: u32, hears: (usize, bool)) {
         self.system_calls += 1;
+        self.rang = true;
         match self.slots.link(slot) {
             Some(Link::Up(connection)) => {
                 let heard = connection.hear(hears.0, hears.1);

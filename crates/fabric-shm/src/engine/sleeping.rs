@@ -32,7 +32,7 @@ impl ShmEngine {
             self.say_awake();
             return false;
         }
-        (self.is_lively, self.slept) = (false, true);
+        (self.is_lively, self.slept, self.rang) = (false, true, false);
         match sleep {
             // Nobody asks epoll, which nothing has waited for.
             Some((slot, sleep)) => {
