@@ -32,7 +32,8 @@ impl ShmEngine {
             self.say_awake();
             return false;
         }
-        (self.is_lively, self.slept, self.rang) = (false, true, false);
+        (self.is_lively, self.took, self.rang) = (false, false, false);
+        self.slept = true;
         match sleep {
             // Nobody asks epoll, which nothing has waited for.
             Some((slot, sleep)) => {
