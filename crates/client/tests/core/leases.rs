@@ -13,7 +13,7 @@ fn idle_sessions_renew_their_lease() {
     let before = pings(&pair);
     pair.run_for(Duration::from_secs(6));
     let pings = pings(&pair) - before;
-    assert!((4..=8).contains(&pings), "{pings} pings in two leases");
+    assert!((3..=5).contains(&pings), "{pings} pings in two leases");
 }
 
 /// As the keeper sleeps: until what was due when it began to, whatever is due later since then.
@@ -36,5 +36,5 @@ fn a_sleeper_wakes_once_for_each_renewal() {
         wakes += 1;
     }
     let pings = pings(&pair) - before;
-    assert!(pings >= 10 && wakes <= pings + 1, "{wakes} wakes for {pings} pings");
+    assert!(pings >= 7 && wakes <= pings + 1, "{wakes} wakes for {pings} pings");
 }

@@ -31,10 +31,10 @@ impl Core {
         running && (index == 0 || (self.links[index].wanted && self.links[0].is_ready()))
     }
 
-    /// Where there is another address, a server that says nothing is found out while the lease leaves
-    /// time to go by that.
+    /// Half of the lease is left when it is renewed. Where there is another address, a server that says nothing is
+    /// found out while the lease leaves time to go by that.
     fn ping_interval(&self) -> Duration {
-        let times = if self.far_addresses() > 1 { 4 } else { 3 };
+        let times = if self.far_addresses() > 1 { 4 } else { 2 };
         (self.lease() / times).max(Duration::from_millis(10))
     }
 
