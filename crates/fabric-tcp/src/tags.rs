@@ -277,6 +277,8 @@ impl Tags {
     #[inline(always)]
     pub fn remove(&mut self, slot: u32) -> &TaggedReceive {
         match self.slots.at(slot).named {
+            // Answers come in the order of asking; only who goes away takes others back.
+            true if self.named.front() == Some(&slot) => drop(self.named.pop_front()),
             true => self.named.retain(|named| *named != slot),
             false => self.unlink(slot),
         }
