@@ -42,6 +42,7 @@ fn experiments_are_done_by_shared_memory_and_drawn() {
         ("limit-client-cache", 6),
         ("limit-not-exported", 6),
         ("limit-writes", 7),
+        ("limit-translation-cache", 7),
     ];
     for (name, count) in all {
         let (direct, own) = (of(name, "rpc-direct"), of(name, "optimistic"));
@@ -71,7 +72,9 @@ fn experiments_are_done_by_shared_memory_and_drawn() {
     let hidden = of("limit-not-exported", "optimistic");
     assert_eq!(number(hidden[5], "optimistic_ratio"), 0.0);
     assert!(number(hidden[0], "optimistic_ratio") > 0.99, "{}", hidden[0]);
-    assert!(of("limit-translation-cache", "optimistic")[0]["ops"].is_null());
+    // A card that lacks three of four pages makes most reads wait.
+    let pages = of("limit-translation-cache", "optimistic");
+    assert!(number(pages[6], "p50_us") > number(pages[0], "p50_us").max(9.0), "{pages:?}");
     for row in of("revoke", "optimistic") {
         assert!(number(row, "p50_us") > 0.0 && number(row, "worst_us") < 1000.0, "{row}");
     }

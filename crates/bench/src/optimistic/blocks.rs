@@ -1,4 +1,4 @@
-//! The client's block cache: blocks of files in buffers of a session, the least recently used goes.
+//! Blocks by number, the least recently used goes: the client's cache, with a buffer of a session for each.
 
 use std::collections::HashMap;
 
@@ -7,26 +7,26 @@ use dafs_fabric::Buffer;
 /// No place.
 const NONE: usize = usize::MAX;
 
-/// Blocks by number, a fixed count of them.
-pub(super) struct Blocks {
+/// A fixed count of blocks, each with its data.
+pub(super) struct Blocks<D = Buffer> {
     places: HashMap<u64, usize>,
-    all: Vec<Block>,
+    all: Vec<Block<D>>,
     newest: usize,
     oldest: usize,
 }
 
-struct Block {
+struct Block<D> {
     key: Option<u64>,
-    data: Option<Buffer>,
+    data: Option<D>,
     newer: usize,
     older: usize,
 }
 
-impl Blocks {
+impl<D> Blocks<D> {
     /// With these buffers, all empty; at least one.
-    pub(super) fn new(buffers: Vec<Buffer>) -> Blocks {
+    pub(super) fn new(buffers: Vec<D>) -> Blocks<D> {
         let count = buffers.len();
-        let block = |(at, data): (usize, Buffer)| Block {
+        let block = |(at, data): (usize, D)| Block {
             key: None,
             data: Some(data),
             newer: if at == 0 { NONE } else { at - 1 },
@@ -37,14 +37,14 @@ impl Blocks {
     }
 
     /// What it has of that block, which is used so.
-    pub(super) fn find(&mut self, key: u64) -> Option<&[u8]> {
+    pub(super) fn find(&mut self, key: u64) -> Option<&D> {
         let at = *self.places.get(&key)?;
         self.use_now(at);
-        self.all.get(at)?.data.as_deref()
+        self.all.get(at)?.data.as_ref()
     }
 
     /// The buffer of the block that was not used for longest, to be filled and [put](Self::put) back.
-    pub(super) fn take(&mut self) -> Option<Buffer> {
+    pub(super) fn take(&mut self) -> Option<D> {
         let block = self.all.get_mut(self.oldest)?;
         if let Some(key) = block.key.take() {
             self.places.remove(&key);
@@ -53,11 +53,14 @@ impl Blocks {
     }
 
     /// The block that is in the buffer that was taken.
-    pub(super) fn put(&mut self, key: u64, data: Buffer) -> &[u8] {
+    ///
+    /// # Panics
+    /// Without any blocks.
+    pub(super) fn put(&mut self, key: u64, data: D) -> &D {
         let at = self.oldest;
         self.places.insert(key, at);
         self.use_now(at);
-        let Some(block) = self.all.get_mut(at) else { return &[] };
+        let block = &mut self.all[at];
         block.key = Some(key);
         block.data.insert(data)
     }

@@ -1,5 +1,5 @@
 //! What limits the gain of reads without the server ([ODAFS] 4.2.2), as far as it is a matter of one file: a
-//! server that caches less than is read, and writes among the reads.
+//! server that caches less than is read, writes among the reads, and a network card that knows where few pages are.
 
 use std::io;
 
@@ -10,6 +10,7 @@ use super::Bench;
 use super::place::{BLOCK, Reader, Way};
 use super::row::{Row, Seen, rows_of};
 use super::stretch::{Did, Time, stretch};
+use super::translations::Translations;
 use crate::offsets::Offsets;
 
 /// Stretches of each way, by turns.
@@ -26,6 +27,8 @@ struct Side {
     offsets: Offsets,
     dice: Offsets,
     is_there: bool,
+    /// What the server's network card has, where one is emulated.
+    translations: Option<Translations>,
 }
 
 impl Side {
@@ -39,7 +42,7 @@ impl Side {
         let block = reader.session.buffer(BLOCK).map_err(io::Error::other)?;
         let offsets = Offsets::new(bytes, BLOCK as u64, true);
         let dice = Offsets::new(100, 1, true).part(1, 2);
-        Ok(Side { reader, file, block, offsets, dice, is_there })
+        Ok(Side { reader, file, block, offsets, dice, is_there, translations: None })
     }
 
     fn one(&mut self, writes: u64) -> io::Result<Did> {
@@ -47,6 +50,9 @@ impl Side {
         if is_write {
             self.file.write_at(&self.block, offset)?;
         } else {
+            if let Some(card) = &mut self.translations {
+                card.load(offset / BLOCK as u64);
+            }
             self.reader.read(&self.file, offset, Some(&mut self.block))?;
         }
         Ok(Did { bytes: BLOCK as u64, remote: !is_write })
@@ -141,4 +147,32 @@ pub(super) fn server_cache(
         rows.into_iter().try_for_each(&mut *put)?;
     }
     Ok(())
+}
+
+/// A card of the server that has the translations of so many percent of the file's pages at a time. Who asks the
+/// server needs none: that places data in buffers of the client, which are known to its own card.
+pub(super) fn translation_cache(
+    bench: &Bench<'_>,
+    put: &mut dyn FnMut(Row) -> io::Result<()>,
+) -> io::Result<()> {
+    const PERCENTS: [u64; 7] = [100, 99, 95, 90, 75, 50, 25];
+    let pages = WRITTEN_BYTES / BLOCK as u64;
+    bench.place.make("file", WRITTEN_BYTES, bench.stop)?;
+    let mut sides = sides(bench, WRITTEN_BYTES, true)?;
+    for percent in PERCENTS {
+        bench.say(&format!("limit-translation-cache: {percent} % of the pages"));
+        for side in sides.iter_mut().filter(|side| side.reader.way == Way::Optimistic) {
+            let mut card = Translations::new((pages * percent / 100) as usize);
+            for page in 0..pages {
+                card.load(page);
+            }
+            side.translations = Some(card);
+        }
+        let rows = rows(bench, &mut sides, ("limit-translation-cache", percent, 0))?;
+        if bench.is_over() {
+            return Ok(());
+        }
+        rows.into_iter().try_for_each(&mut *put)?;
+    }
+    bench.place.remove(&bench.place.path("file"))
 }

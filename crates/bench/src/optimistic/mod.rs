@@ -14,6 +14,7 @@ mod revoke;
 mod row;
 mod stream;
 mod stretch;
+mod translations;
 mod two;
 
 use std::io;
@@ -177,12 +178,7 @@ pub fn run(
             Experiment::ServerCache => limits::server_cache(&bench, &mut put)?,
             Experiment::NotExported => postmark::not_exported(&bench, &mut put)?,
             Experiment::Writes => limits::writes(&bench, &mut put)?,
-            Experiment::TranslationCache => {
-                bench.note(
-                    "limit-translation-cache is left out: no network card's translation cache is emulated",
-                );
-                put(bench.row("limit-translation-cache"))?;
-            }
+            Experiment::TranslationCache => limits::translation_cache(&bench, &mut put)?,
             Experiment::Revoke => revoke::run(&bench, &mut put)?,
         }
     }

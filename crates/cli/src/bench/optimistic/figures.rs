@@ -23,7 +23,7 @@ struct Figure {
 const BLOCK: &str = "block size (bytes)";
 const THROUGHPUT: &str = "throughput (MB/s)";
 
-const FIGURES: [Figure; 9] = [
+const FIGURES: [Figure; 10] = [
     Figure {
         title: "Client bandwidth with blocks under way ([ODAFS] figure 3)",
         ..of_sizes("figure-3", "figure-3", "read throughput (MB/s)", rate)
@@ -66,6 +66,11 @@ const FIGURES: [Figure; 9] = [
         title: "Writes among the reads",
         x: "writes (%)",
         ..of_percents("limit-writes", "limit-writes", GAIN, gain)
+    },
+    Figure {
+        title: "A network card that knows where a part of the pages is",
+        x: "pages whose translations it has (%)",
+        ..of_percents("limit-translation-cache", "limit-translation-cache", GAIN, gain)
     },
 ];
 

@@ -46,7 +46,8 @@ use crate::progress::{self, Progress};
               sleep, and the server sleeps, or polls; with --link once more by a link of so many bits a second\n          \
               (figure-7-link). Give the server a processor of its own\n\
     limit-*   what the gain depends on: hits of the client's cache; a file larger than the server's cache; files\n          \
-              not exported; writes among the reads, all in percent. limit-translation-cache is not emulated\n\
+              not exported; writes among the reads; pages whose translations the server's network card has, which is\n          \
+              emulated: a read of another one waits 9 us, as in the paper; all in percent\n\
     revoke    from the call that closes a file, or its session, to the first read that is refused, and worst_us: how late\n          \
               after that call a read began that succeeded\n\n\
     With --json, each row is an object: experiment, transport, path, to (memory or cache; what of table-2\n\
