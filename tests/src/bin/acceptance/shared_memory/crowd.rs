@@ -3,11 +3,12 @@
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use dafs_client::{OpenOptions, Session};
+use dafs_client::{File, OpenOptions, Session};
 use dafs_protocol::WaitMode;
 use dafs_tests::Served;
 use dafs_tests::client::session_by_shm;
 
+use crate::faults::config_with_lease;
 use crate::{Line, Mode};
 
 const SESSIONS: usize = 100;
@@ -80,13 +81,17 @@ fn one(url: &str, number: usize, operations: usize, start: &Barrier) -> Result<D
     Ok(begin.elapsed())
 }
 
-/// Nobody asks for anything, but leases are renewed.
+/// Nobody asks for anything, but leases are renewed; then one does.
 pub(crate) fn idle(mode: Mode) -> Vec<Line> {
-    let count = mode.pick(200, 1000);
-    let dir = tempfile::tempdir().expect("tempdir");
+    // As many renewals a second.
+    let (count, lease) = (mode.pick(200, 1000), mode.pick(6, 30));
+    let (dir, work) =
+        (tempfile::tempdir().expect("tempdir"), tempfile::tempdir().expect("tempdir"));
+    let config = config_with_lease(work.path(), lease);
     std::fs::write(dir.path().join("data"), "data").expect("write");
     dafs_tests::served::as_in_use(true);
-    let server = Served::start(dir.path(), &["--arena", "64m"]);
+    let options = ["--config", config.to_str().expect("UTF-8"), "--arena", "64m"];
+    let server = Served::start(dir.path(), &options);
     let one = || session_by_shm(&server.url, |options| options.wait = WaitMode::Sleeping);
     let first = one().expect("a session");
     first.stat(b"data").expect("stat");
@@ -103,15 +108,48 @@ pub(crate) fn idle(mode: Mode) -> Vec<Line> {
     let at_start = used();
     std::thread::sleep(Duration::from_secs(mode.pick(4, 60)));
     let percent = (used() - at_start) * 100.0 / start.elapsed().as_secs_f64();
+    let beside = rate_beside(&server, mode);
     let memory = format!("server memory per session beside rings, {count} idle sessions");
-    let cpu = format!("server and {count} idle clients, leases renewed");
+    let cpu = format!("server and {count} idle clients, leases of {lease} s renewed");
     vec![
         Line::new("shm-idle", &memory, "≤ 64 KiB")
             .measured(format!("{:.1} KiB", each as f64 / 1024.0), each <= 64 << 10),
         Line::new("shm-idle", &cpu, "≤ 1 % of a CPU")
             .timing()
             .measured(format!("{percent:.2} %"), percent <= 1.0),
+        Line::new(
+            "shm-idle",
+            &format!("one that reads beside {count} idle ones"),
+            "≥ 0.95 of its rate alone",
+        )
+        .timing()
+        .measured(format!("{beside:.2} of it"), beside >= 0.95),
     ]
+}
+
+/// How fast one client reads beside the idle ones of `server`, by turns with one of a server that has no others; the
+/// median.
+fn rate_beside(server: &Served, mode: Mode) -> f64 {
+    let dir = tempfile::tempdir().expect("tempdir");
+    std::fs::write(dir.path().join("data"), "data").expect("write");
+    let lonely = Served::start(dir.path(), &["--arena", "64m"]);
+    let [beside, alone] = [server, &lonely].map(|server| {
+        // Reads that ask the server, which the idle ones are sessions of.
+        let session = session_by_shm(&server.url, |options| options.optimistic = false);
+        session.expect("a session").open(b"data", OpenOptions::read()).expect("open")
+    });
+    let time = Duration::from_millis(mode.pick(100, 1000));
+    let rate = |file: &File| {
+        let (start, mut reads) = (Instant::now(), 0_u32);
+        while start.elapsed() < time {
+            file.read_at(&mut [0; 4], 0).expect("read");
+            reads += 1;
+        }
+        f64::from(reads) / start.elapsed().as_secs_f64()
+    };
+    let mut ratios: Vec<f64> = (0..9).map(|_| rate(&beside) / rate(&alone)).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios[ratios.len() / 2]
 }
 
 /// Of all threads of a process; what has ended counts too.
