@@ -322,7 +322,10 @@ impl Core {
         link.wanted = true;
         // The lease may be another one.
         self.settled_until = Duration::ZERO;
-        self.recovery.served_at = Some(link.attempts.target());
+        let target = link.attempts.target();
+        if !self.is_near(index) {
+            self.recovery.served_at = Some(target);
+        }
         if nearer.is_none() {
             self.joined(index);
         }

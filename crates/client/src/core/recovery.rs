@@ -41,7 +41,8 @@ pub(super) struct Recovery {
     pub(super) push_again_at: Duration,
     /// The last sign of the server of the session before, or that there was none.
     pub(super) old_server_at: Duration,
-    /// By which of its addresses the server was reached last.
+    /// By which of the user's addresses the server was reached last. Its own way by a network of its host is
+    /// none: that the next server is not there does not say that it has not started.
     pub(super) served_at: Option<usize>,
     /// Calls that a server may have done when it, or the session, was lost.
     pub(super) in_doubt: Vec<InDoubt>,

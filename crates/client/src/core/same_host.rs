@@ -168,6 +168,8 @@ impl Core {
             Some(first) => *first = address,
             None => {
                 self.config.targets.insert(0, address);
+                let served_at = &mut self.recovery.served_at;
+                *served_at = served_at.map(|at| at + 1);
                 self.targets_moved(true);
             }
         }
@@ -210,7 +212,7 @@ impl Core {
     }
 
     /// A link is made, or stands, by a network of this host.
-    fn is_near(&self, index: usize) -> bool {
+    pub(super) fn is_near(&self, index: usize) -> bool {
         self.same_host.is_target && self.target(index) == 0
     }
 

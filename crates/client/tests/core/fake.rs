@@ -92,6 +92,8 @@ pub struct Script {
     pub refused_writes: usize,
     /// What became of requests of former sessions; `None`: nobody knows.
     pub request_outcome: Option<RequestOutcome>,
+    /// By what clients of its host are to find it.
+    pub same_host: Option<SameHostToken>,
 }
 
 /// A request, its header, bytes of its data and whether they are pushed, room for the reply.
@@ -104,6 +106,10 @@ pub struct Fake {
     pub address: Address,
     node: Node,
     listener: Box<dyn Listener>,
+    /// Where clients of its host find it.
+    near: Option<Box<dyn Listener>>,
+    /// Connections that were made there.
+    pub came_near: usize,
     sessions: HashMap<SessionId, Session>,
     conns: HashMap<ConnId, SessionId>,
     hellos: HashMap<ConnId, (Vec<u8>, Purpose)>,
@@ -151,6 +157,8 @@ impl Fake {
             address: listener.address(),
             node,
             listener,
+            near: None,
+            came_near: 0,
             sessions: HashMap::new(),
             conns: HashMap::new(),
             hellos: HashMap::new(),
@@ -183,7 +191,8 @@ impl Fake {
             None => self.stop(),
         }
         let (node, listener) = open(&*self.provider, &self.address);
-        (self.node, self.listener) = (node, listener);
+        (self.node, self.listener, self.near) = (node, listener, None);
+        self.script.same_host = None;
         self.sessions.clear();
         self.conns.clear();
         self.hellos.clear();
@@ -198,6 +207,14 @@ impl Fake {
         if self.script.forgets_handles {
             self.handles.clear();
         }
+    }
+
+    /// Clients of its host find it by this, which they are told, until it is restarted.
+    pub fn listen_near(&mut self, token: SameHostToken) {
+        let device = self.provider.open().expect("device");
+        let address = device.same_host(token).expect("a network of one host");
+        self.near = Some(device.listen(&address).expect("listener"));
+        self.script.same_host = Some(token);
     }
 
     /// As after kill -9, until [`restart`](Self::restart): nobody listens at its address.
@@ -261,7 +278,10 @@ impl Fake {
         if !self.live {
             return;
         }
-        while let Some(incoming) = self.listener.poll_accept() {
+        let near = self.near.as_mut().and_then(|near| near.poll_accept());
+        self.came_near += usize::from(near.is_some());
+        let others = std::iter::from_fn(|| self.listener.poll_accept());
+        for incoming in near.into_iter().chain(others) {
             let options = ConnOptions { credits: 16, ..ConnOptions::default() };
             self.node.accept(incoming, &[], options).expect("accepted");
         }

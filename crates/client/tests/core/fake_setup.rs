@@ -105,7 +105,7 @@ impl Fake {
             proof: None,
             uid: self.script.uid,
             addresses: vec!["fake:1".into()],
-            same_host: None,
+            same_host: self.script.same_host,
         }
     }
 }

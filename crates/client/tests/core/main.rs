@@ -9,6 +9,7 @@ mod leases;
 mod locks;
 mod replaced;
 mod replay_log;
+mod same_host;
 mod trust;
 
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use dafs_client::core::{Core, CoreConfig, CoreDone, FileKey, Memory, Owner, Place, Put, Work};
 use dafs_client::{Error, OpenOptions, Output, SessionOptions};
 use dafs_fabric::sim::{SimConfig, SimNet};
-use dafs_fabric::{Buffer, Domain};
+use dafs_fabric::{Address, Buffer, Domain};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{CommitLevel, ExtentList, Outcome, Reply, SetAttr, Stability, Status};
 use fake::{Fake, SERVER};
@@ -128,9 +129,13 @@ impl Pair {
 }
 
 fn core(net: &Arc<SimNet>, options: &SessionOptions) -> Core {
+    core_to(net, &net.provider(SERVER).address(), options)
+}
+
+fn core_to(net: &Arc<SimNet>, address: &Address, options: &SessionOptions) -> Core {
     let domain = Domain::open(&net.provider(CLIENT)).expect("device");
     let node = Node::new(domain, NodeConfig::default()).expect("node");
-    let config = CoreConfig::new(&net.provider(SERVER).address(), options);
+    let config = CoreConfig::new(address, options);
     let mut count = 0;
     let nonces = move |nonce: &mut [u8; 32]| {
         count += 1;

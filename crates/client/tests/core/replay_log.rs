@@ -12,7 +12,7 @@ use super::fake::SERVER;
 use super::{CLIENT, Pair, bytes, read_write, room, status};
 
 /// Of the scripted server.
-const LEASE: Duration = Duration::from_secs(3);
+pub(super) const LEASE: Duration = Duration::from_secs(3);
 
 impl Pair {
     pub(super) fn keep(&mut self, work: Work, data: &[u8]) {
