@@ -250,7 +250,7 @@ impl Core {
             self.links.iter().map(Link::heard_at).fold(self.recovery.old_server_at, Duration::max);
         self.recovery.old_server_at = heard;
         self.links.iter_mut().for_each(Link::forget);
-        self.forget_near();
+        self.look_again();
         self.requests.slots = ClientSlots::new(0);
         let flights = self.requests.flights.take_all();
         self.requests.unposted = 0;

@@ -211,6 +211,12 @@ impl Core {
         self.same_host.going = false;
     }
 
+    /// The session is over: the next one may be of another server, who is found where this one was not.
+    pub(super) fn look_again(&mut self) {
+        self.forget_near();
+        self.same_host.failed = None;
+    }
+
     /// A link is made, or stands, by a network of this host.
     pub(super) fn is_near(&self, index: usize) -> bool {
         self.same_host.is_target && self.target(index) == 0

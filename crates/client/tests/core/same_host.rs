@@ -58,3 +58,16 @@ fn a_server_of_this_host_may_start_late() {
     assert_eq!(pair.read(file, 0, 20).expect("read"), b"old.");
     pair.commit(file).expect("nothing was lost");
 }
+
+#[test]
+fn the_next_server_is_looked_for_where_the_last_one_was_not_found() {
+    let mut pair = pair(3);
+    pair.fake.put(b"f", b"contents");
+    pair.fake.script.same_host = Some(TOKEN);
+    let file = pair.open(b"f", read_write());
+    assert!(pair.core.facts().same_host_error.is_some(), "nobody is there");
+    pair.fake.restart();
+    pair.fake.listen_near(TOKEN);
+    assert_eq!(pair.read(file, 0, 20).expect("read"), b"contents");
+    assert_eq!((pair.fake.came_near, pair.core.facts().same_host_error), (1, None));
+}
