@@ -66,6 +66,32 @@ fn clients_in_other_namespaces_come_by_shared_memory() {
     }
 }
 
+/// A client that has no /proc tells of its memory all the same, which the server reads and writes.
+#[test]
+fn clients_without_proc_come_by_shared_memory() {
+    if !can_unshare(&["-m"]) {
+        return;
+    }
+    let server = Server::start(&[]);
+    let from = server.directory.parent().expect("a directory").join("from");
+    let data: Vec<u8> = (0..3 << 20).map(|at: u32| (at % 251) as u8).collect();
+    std::fs::write(&from, &data).expect("file");
+    let without = |arguments: &[&str]| {
+        let mut command = Command::new("timeout");
+        command.args(["60", "unshare", "-m", "sh", "-c"]);
+        command.args(["mount -t tmpfs none /proc && exec \"$@\"", "sh", DAFS]);
+        command.args(arguments).env(dafs_fabric::poison::VARIABLE, "0");
+        let output = command.output().expect("timeout");
+        let said = text(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{arguments:?}: {:.500}", said);
+        output.stdout
+    };
+    let url = server.at("copy?transport=shm");
+    without(&["cp", path(&from), &url]);
+    assert!(std::fs::read(server.file("copy")).expect("there") == data);
+    assert!(without(&["cat", &url]) == data);
+}
+
 /// Who has no number in a namespace cannot be told from others there.
 #[test]
 fn users_without_a_number_are_refused() {

@@ -6,7 +6,7 @@
 //!
 //! Peers of other users, where they may read something, map a table that has that and nothing else.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -53,9 +53,10 @@ pub struct Table {
 #[derive(Debug)]
 struct Shown {
     words: Words,
+    file: Arc<SharedFile>,
     /// By which they map it. Opened at once: later, the thread that tells a peer may act as another user, who may
-    /// not. `None`: there is no /proc.
-    for_peers: Option<OwnedFd>,
+    /// not. `None`: there is no /proc, and they have the file's own, by which they write as little: that is sealed.
+    read_only: Option<OwnedFd>,
 }
 
 impl Shown {
@@ -63,11 +64,12 @@ impl Shown {
         let arena = Arena::shown(TABLE_BYTES).map_err(std::io::Error::other)?;
         let part = arena.span(0, TABLE_BYTES).shared();
         let file = part.ok_or(std::io::ErrorKind::Unsupported)?.file;
-        let for_peers = file.read_only();
-        if let Err(error) = &for_peers {
-            tracing::debug!(%error, "peers are told of no memory");
-        }
-        Ok(Shown { words: Words::new(&arena), for_peers: for_peers.ok() })
+        let read_only = file.read_only().ok();
+        Ok(Shown { words: Words::new(&arena), file, read_only })
+    }
+
+    fn for_peers(&self) -> BorrowedFd<'_> {
+        self.read_only.as_ref().map_or(self.file.as_fd(), AsFd::as_fd)
     }
 
     fn enter(&self, at: usize, rkey: u64, fields: [u64; 5]) {
@@ -134,10 +136,7 @@ impl Table {
     }
 
     fn tables(&self) -> Tables<'_> {
-        Tables {
-            all: self.all.for_peers.as_ref().map(AsFd::as_fd),
-            public: self.public.get().and_then(|shown| shown.for_peers.as_ref()).map(AsFd::as_fd),
-        }
+        Tables { all: self.all.for_peers(), public: self.public.get().map(Shown::for_peers) }
     }
 
     /// Where `file` is shown beside the table of all. With `inner` locked.

@@ -35,7 +35,7 @@ pub struct Segment {
 #[derive(Debug, Clone, Copy)]
 pub struct Tables<'a> {
     /// Those who may have all of it.
-    pub all: Option<BorrowedFd<'a>>,
+    pub all: BorrowedFd<'a>,
     /// The others, where there is something for them.
     pub public: Option<BorrowedFd<'a>>,
 }
@@ -214,7 +214,7 @@ impl Peer {
         if !self.shares && self.admission.get().is_none() {
             return;
         }
-        let table = if self.shares { tables.all } else { tables.public };
+        let table = if self.shares { Some(tables.all) } else { tables.public };
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let full = match self.tell_all(&mut told, table, segments) {
             Err(error) if sys::is_temporary(&error) => true,
