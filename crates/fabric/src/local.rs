@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 pub use peer::{PeerProcess, effective_uid, peer_credentials, peer_info};
 
-/// The number of users that are nobody, where the system does not say otherwise.
+/// The number of users and groups that are nobody, where the system does not say otherwise.
 const NOBODY: u32 = 65_534;
 
 /// Where root's servers have their local sockets.
@@ -37,7 +37,16 @@ pub fn socket_name(address: SocketAddr) -> Option<String> {
 /// Whether the uid stands for all users that this user namespace has no number for: then it tells
 /// nobody apart.
 pub fn is_ambiguous(uid: u32) -> bool {
-    uid == overflow_uid() && !all_users_are_mapped()
+    uid == overflow_number("/proc/sys/kernel/overflowuid") && !are_all_mapped("/proc/self/uid_map")
+}
+
+/// The gid that stands for all groups that this user namespace has no number for, as the rights of one of them it
+/// would be anybody's. `None`: each has one, or groups decide nothing here, since nobody may choose them.
+pub fn ambiguous_group() -> Option<u32> {
+    let are_fixed =
+        || fs::read_to_string("/proc/self/setgroups").is_ok_and(|may| may.trim() == "deny");
+    let is_one = !are_all_mapped("/proc/self/gid_map") && !are_fixed();
+    is_one.then(|| overflow_number("/proc/sys/kernel/overflowgid"))
 }
 
 /// Of whom a server is that is not trusted, and what would have it trusted: behind "the server is".
@@ -88,16 +97,17 @@ impl Trust {
     }
 }
 
-fn overflow_uid() -> u32 {
-    let text = fs::read_to_string("/proc/sys/kernel/overflowuid");
+/// Of users or groups without a number.
+fn overflow_number(file: &str) -> u32 {
+    let text = fs::read_to_string(file);
     text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(NOBODY)
 }
 
-fn all_users_are_mapped() -> bool {
-    fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all(&map))
+fn are_all_mapped(map: &str) -> bool {
+    fs::read_to_string(map).is_ok_and(|map| maps_all(&map))
 }
 
-/// Whether every uid has a number: one range, from the first to the last.
+/// Whether each has a number: one range, from the first to the last.
 fn maps_all(map: &str) -> bool {
     let mut lines = map.lines();
     let whole = lines.next().is_some_and(|line| {

@@ -55,6 +55,9 @@ pub enum IdentityError {
     /// A user of another user namespace: one of many with this number.
     #[error("the peer's user has no number in the server's user namespace (uid {0})")]
     Unmapped(u32),
+    /// The same of a group.
+    #[error("the peer's group has no number in the server's user namespace (gid {0})")]
+    UnmappedGroup(u32),
     /// Not a loopback connection, and no key is configured.
     #[error("peer {0} is not on this host and no key is configured")]
     Remote(String),
@@ -83,12 +86,14 @@ pub(crate) fn prove(
     has_key: bool,
     anonymous: Option<&Identity>,
 ) -> Result<Word, IdentityError> {
-    prove_among(local::is_ambiguous, peer, (owner, is_established), has_key, anonymous)
+    let ambiguous = (local::is_ambiguous, local::ambiguous_group);
+    prove_among(ambiguous, peer, (owner, is_established), has_key, anonymous)
 }
 
-/// `is_ambiguous`: whether a uid stands for all users that this user namespace has no number for.
+/// `is_ambiguous`: whether a uid stands for all users that this user namespace has no number for; and which gid
+/// does so for groups.
 fn prove_among(
-    is_ambiguous: impl Fn(u32) -> bool,
+    (is_ambiguous, ambiguous_group): (impl Fn(u32) -> bool, impl Fn() -> Option<u32>),
     peer: &PeerInfo,
     (owner, is_established): (impl Fn() -> std::io::Result<Option<u32>>, impl Fn() -> bool),
     has_key: bool,
@@ -97,8 +102,12 @@ fn prove_among(
     let known = |uid| if is_ambiguous(uid) { Err(IdentityError::Unmapped(uid)) } else { Ok(uid) };
     let proof = match (&peer.credentials, anonymous) {
         (Some(who), _) => {
-            let groups = who.groups.iter().copied().take(GROUPS_MAX).collect();
-            Proof::Kernel(Identity { uid: known(who.uid)?, gid: who.gid, groups })
+            let (uid, unknown) = (known(who.uid)?, ambiguous_group());
+            if unknown == Some(who.gid) {
+                return Err(IdentityError::UnmappedGroup(who.gid));
+            }
+            let groups = who.groups.iter().copied().filter(|group| unknown != Some(*group));
+            Proof::Kernel(Identity { uid, gid: who.gid, groups: groups.take(GROUPS_MAX).collect() })
         }
         _ if peer.ends.is_some_and(|ends| ends.are_loopback()) => {
             match owner()?.filter(|_| is_established()) {
@@ -336,7 +345,7 @@ mod tests {
             |uid| [(process(uid, &[8]), None), (Ends { local, peer: local }.into(), Some(uid))];
         let word = |(peer, owner): (PeerInfo, Option<u32>)| {
             let asked = (|| Ok(owner), || true);
-            prove_among(|uid| uid == NOBODY, &peer, asked, true, None)
+            prove_among((|uid| uid == NOBODY, || Some(NOBODY)), &peer, asked, true, None)
         };
         for peer in peers(NOBODY) {
             assert!(matches!(word(peer), Err(IdentityError::Unmapped(NOBODY))));
@@ -344,6 +353,20 @@ mod tests {
         for peer in peers(5) {
             assert!(matches!(word(peer), Ok(Word::User(5) | Word::Proof(Proof::Kernel(_)))));
         }
+    }
+
+    #[test]
+    fn nobody_has_the_rights_of_a_group_by_a_number_that_stands_for_many() {
+        let word = |peer: PeerInfo| {
+            let asked = (|| Ok(None), || true);
+            prove_among((|_| false, || Some(NOBODY)), &peer, asked, true, None)
+        };
+        let expected = Identity { uid: 5, gid: 7, groups: vec![8, 9] };
+        let known = word(process(5, &[NOBODY, 8, NOBODY, 9]));
+        assert!(matches!(known, Ok(Word::Proof(Proof::Kernel(who))) if who == expected));
+        let mut peer = process(5, &[]);
+        peer.credentials.iter_mut().for_each(|who| who.gid = NOBODY);
+        assert!(matches!(word(peer), Err(IdentityError::UnmappedGroup(NOBODY))));
     }
 
     /// The groups of the process count, not those of the database.
