@@ -198,6 +198,14 @@ fn a_server_of_another_user_is_trusted_only_if_named() {
         assert!(said.contains("operation not permitted"), "{said}");
     }
     assert!(bad(3, &["ls", &server.at("?server_uid=54322")]).contains("is of uid 54321"));
+    // Also where there is nothing but a socket of shared memory.
+    let sockets = Temporary::new();
+    std::os::unix::fs::chown(&sockets.0, Some(OTHER), None).expect("chown");
+    let listen = format!("shm:{}/s.sock", path(&sockets.0));
+    let by_path = Server::start_as(OTHER, &["--listen", &listen]);
+    assert!(bad(3, &["ls", &by_path.url]).contains("?server_uid=54321"));
+    let said = bad(1, &["ls", &by_path.at("?server_uid=54321")]);
+    assert!(said.contains("operation not permitted"), "{said}");
     // One's own, and root's.
     assert!(dafs_as(OTHER, &["ls", &server.url]).status.success());
     let server = Server::start(&[]);

@@ -216,13 +216,23 @@ impl SessionOptions {
         if address.may_have_local_socket() && !wishes.is_empty() {
             address.target = format!("{}?{}", address.target, wishes.join("&"));
         }
+        if let Some(wish) = self.named_trust().filter(|_| address.takes_trust()) {
+            address.target = format!("{}?{wish}", address.target);
+        }
         address
     }
 
     /// The wish of an address of this host whose servers are trusted there.
     pub(crate) fn trust(&self) -> Option<String> {
+        match self.key {
+            Some(_) => Some("server_uid=any".into()),
+            None => self.named_trust(),
+        }
+    }
+
+    /// The same of a place where a key is proved after memory is shared: who proves nothing has that by then.
+    pub(crate) fn named_trust(&self) -> Option<String> {
         match self.server_uid {
-            _ if self.key.is_some() => Some("server_uid=any".into()),
             ServerUid::Usual => None,
             ServerUid::User(uid) => Some(format!("server_uid={uid}")),
             ServerUid::Any => Some("server_uid=any".into()),
@@ -347,6 +357,20 @@ mod tests {
         assert_eq!(told("local=off", false), "h:1?local=off");
         assert_eq!(told("local=/d&server_uid=7", false), "h:1?server_uid=7&local=/d");
         assert_eq!(told("local=on", false), "h:1");
+    }
+
+    #[test]
+    fn whoever_is_at_a_path_has_memory_before_a_key_is_proved() {
+        let told = |address: &str, query: &str, key: bool| {
+            let options = SessionOptions { key: key.then(|| vec![1]), ..options(query).expect("") };
+            options.address(&Address::parse(address).expect("address")).target
+        };
+        let query = "server_uid=7&local=/d";
+        assert_eq!(told("shm:/s", query, false), "/s?server_uid=7");
+        assert_eq!(told("shm:/s", query, true), "/s?server_uid=7");
+        assert_eq!(told("shm:/s", "", true), "/s");
+        assert_eq!(told("shm:/s", "server_uid=any", false), "/s?server_uid=any");
+        assert_eq!(told("unix:/s", query, true), "/s", "its directory says who is there");
     }
 
     #[test]

@@ -56,6 +56,12 @@ impl Address {
         self.scheme == Address::DEFAULT_SCHEME
     }
 
+    /// Memory may be shared with who is there: the provider looks whose process that is, and takes a wish about it
+    /// behind a `?`.
+    pub fn takes_trust(&self) -> bool {
+        self.is_path() && self.scheme != Address::LOCAL_SCHEME
+    }
+
     /// Takes an address apart at the first `:`; `//` after it is dropped.
     pub fn parse(text: &str) -> Option<Address> {
         let (scheme, rest) = text.split_once(':')?;

@@ -111,7 +111,7 @@ impl Server {
         let out = child.stdout.as_mut().expect("piped");
         BufReader::new(out).read_line(&mut url).expect("the URL is the first line");
         let url = url.trim_end().to_owned();
-        assert!(url.starts_with("dafs://") && url.ends_with('/'), "{url}");
+        assert!(url.starts_with("dafs") && url.ends_with('/'), "{url}");
         Server { child, url, directory, temporary: Some(temporary) }
     }
 

@@ -50,7 +50,12 @@ impl Nearer {
             LocalSocket::Off if only.is_none() => By::Nothing,
             LocalSocket::Off | LocalSocket::Usual => By::Token,
         };
-        Nearer { by, only, wish: options.trust() }
+        // Who knows a token was told it by the server, which has proved its key.
+        let wish = match by {
+            By::Directory(_) => options.named_trust(),
+            By::Nothing | By::Token => options.trust(),
+        };
+        Nearer { by, only, wish }
     }
 }
 
