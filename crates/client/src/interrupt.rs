@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 
 use dafs_fabric::Waiter;
 
+type Watched = RefCell<Option<Arc<Interrupt>>>;
+
 thread_local! {
-    static WATCHED: RefCell<Option<Arc<Interrupt>>> = const { RefCell::new(None) };
+    /// At the very end of a thread it is gone, while handlers of the program may still make calls.
+    static WATCHED: Watched = const { RefCell::new(None) };
 }
 
 /// How long a thread waits before it looks whether it is to be interrupted.
@@ -109,19 +112,20 @@ impl Interrupt {
     /// Calls of this thread are to end: the one that it watches was fired.
     pub fn is_fired_here() -> bool {
         let is_fired = |watched: &Arc<Interrupt>| watched.is_fired();
-        WATCHED.with_borrow(|watched| watched.as_ref().is_some_and(is_fired))
+        let look = |watched: &Watched| watched.borrow().as_ref().is_some_and(is_fired);
+        WATCHED.try_with(look).unwrap_or(false)
     }
 
     /// From now on it ends calls of this thread, until the guard is dropped; then the one that
     /// was watched before does.
     pub fn watch(self: &Arc<Self>) -> InterruptGuard {
-        let before = WATCHED.with(|watched| watched.replace(Some(self.clone())));
-        InterruptGuard { before, thread: PhantomData }
+        let before = WATCHED.try_with(|watched| watched.replace(Some(self.clone())));
+        InterruptGuard { before: before.ok().flatten(), thread: PhantomData }
     }
 
     /// The one of this thread.
     pub(crate) fn watched() -> Option<Arc<Interrupt>> {
-        WATCHED.with(|watched| watched.borrow().clone())
+        WATCHED.try_with(|watched| watched.borrow().clone()).ok().flatten()
     }
 
     /// This thread is going to sleep on one of the two. False: it must not.
@@ -147,8 +151,8 @@ pub struct InterruptGuard {
 
 impl Drop for InterruptGuard {
     fn drop(&mut self) {
-        let watched = WATCHED.with(|watched| watched.replace(self.before.take()));
-        if let Some(watched) = watched {
+        let watched = WATCHED.try_with(|watched| watched.replace(self.before.take()));
+        if let Ok(Some(watched)) = watched {
             // Sessions are not kept by it.
             *watched.sleeper() = None;
         }

@@ -284,6 +284,64 @@ static void forks(void)
     IS(dap_session_ping(session, NULL), 0);
 }
 
+static pthread_key_t cleaned;
+static int cleanings;
+
+static void clean(void *context)
+{
+    char text[4096];
+    dap_file_t other;
+    (void)context;
+    IS(dap_pread(file, text, sizeof text, 0), 4096);
+    IS(dap_pread(file, text, 4, 1LL << 40), 0);
+    IS(dap_open(session, "cleaned", DAP_OPEN_WRITE | DAP_OPEN_CREATE, 0600, &other), 0);
+    IS(dap_pwrite(other, text, 10, 0, 0), 10);
+    IS(dap_append(other, text, 10, NULL), 10);
+    IS(dap_fsync(other), 0);
+    IS(dap_close(other), 0);
+    IS(dap_pread(other, text, 4, 0), -EBADF);
+    cleanings++;
+}
+
+static void clean_at_exit(void)
+{
+    clean(NULL);
+    IS(dap_close(file), 0);
+    IS(dap_session_close(session), 0);
+    _exit(0);
+}
+
+static void *cleaner(void *context)
+{
+    char text[4096];
+    /* Often, so that some are read without the server, where it allows it. */
+    for (int i = 0; i < 50; i++)
+        IS(dap_pread(file, text, sizeof text, 0), 4096);
+    IS(pthread_setspecific(cleaned, context), 0);
+    return NULL;
+}
+
+/* Calls in handlers of the very end, of a thread and of a process. */
+static void at_the_end(void)
+{
+    pthread_t thread;
+    IS(pthread_key_create(&cleaned, clean), 0);
+    IS(pthread_create(&thread, NULL, cleaner, &cleaned), 0);
+    IS(pthread_join(thread, NULL), 0);
+    IS(cleanings, 1);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        IS(dap_session_open(url, NULL, &session), 0);
+        IS(dap_open(session, "data", DAP_OPEN_READ, 0, &file), 0);
+        cleaner(NULL);
+        /* Not before this: a check that fails ends the program, too. */
+        IS(atexit(clean_at_exit), 0);
+        exit(2);
+    }
+    TRUE(child_is_good(child));
+}
+
 int main(int argc, char **argv)
 {
     TRUE(argc == 2 || argc == 3);
@@ -300,6 +358,7 @@ int main(int argc, char **argv)
     races();
     forking_callback();
     forks();
+    at_the_end();
     IS(dap_close(file), 0);
     IS(dap_session_close(session), 0);
     return done();
