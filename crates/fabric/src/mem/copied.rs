@@ -2,47 +2,44 @@
 //! would go from processor to processor with each copy.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Threads that have a counter at a time; those beyond that have one together.
+const OWN_MAX: usize = 256;
 
 /// Of a thread, in a line of its own.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(64))]
 struct Counter(AtomicU64);
 
-/// Counters of all threads. Those of threads that ended go on with the next ones.
-#[derive(Debug)]
-struct Counters {
-    all: Vec<&'static Counter>,
-    free: Vec<&'static Counter>,
-}
-
-static COUNTERS: Mutex<Counters> = Mutex::new(Counters { all: Vec::new(), free: Vec::new() });
-/// What threads copied that end.
-static AT_THE_END: AtomicU64 = AtomicU64::new(0);
+/// Those of threads that ended go on with the next ones. There is no lock: a child that is forked while
+/// another thread had it would wait for it for ever.
+static COUNTERS: [Counter; OWN_MAX] = [const { Counter(AtomicU64::new(0)) }; OWN_MAX];
+static ARE_TAKEN: [AtomicBool; OWN_MAX] = [const { AtomicBool::new(false) }; OWN_MAX];
+/// What threads copied that have none: at their end, and as there are so many.
+static OF_OTHERS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static OWN: Cell<Option<&'static Counter>> = const { Cell::new(None) };
-    static TAKEN: Taken = take();
+    static TAKEN: Option<Taken> = take();
 }
 
-/// A counter until the thread ends.
-struct Taken(&'static Counter);
+/// A counter until the thread ends: its number.
+struct Taken(usize);
 
 impl Drop for Taken {
     fn drop(&mut self) {
         OWN.set(None);
-        COUNTERS.lock().unwrap_or_else(PoisonError::into_inner).free.push(self.0);
+        // The next one goes on with what this one counted.
+        ARE_TAKEN[self.0].store(false, Ordering::Release);
     }
 }
 
-fn take() -> Taken {
-    let mut counters = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
-    Taken(counters.free.pop().unwrap_or_else(|| {
-        let counter: &'static Counter = Box::leak(Box::default());
-        counters.all.push(counter);
-        counter
-    }))
+fn take() -> Option<Taken> {
+    let takes = |is_taken: &AtomicBool| {
+        !is_taken.load(Ordering::Relaxed) && !is_taken.swap(true, Ordering::Acquire)
+    };
+    ARE_TAKEN.iter().position(takes).map(Taken)
 }
 
 /// So many more.
@@ -60,17 +57,17 @@ pub(super) fn add(bytes: usize) {
 
 #[cold]
 fn add_first(bytes: usize) {
-    let counter = TAKEN.try_with(|taken| taken.0).ok();
+    let taken = TAKEN.try_with(|taken| taken.as_ref().map(|taken| &COUNTERS[taken.0]));
+    let counter = taken.ok().flatten();
     OWN.set(counter);
-    let count = counter.map_or(&AT_THE_END, |counter| &counter.0);
+    let count = counter.map_or(&OF_OTHERS, |counter| &counter.0);
     count.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
 /// Payload bytes that this process copied in user space, by the functions of this module.
 pub fn copied_bytes() -> u64 {
-    let counters = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let threads: u64 = counters.all.iter().map(|counter| counter.0.load(Ordering::Relaxed)).sum();
-    threads + AT_THE_END.load(Ordering::Relaxed)
+    let threads: u64 = COUNTERS.iter().map(|counter| counter.0.load(Ordering::Relaxed)).sum();
+    threads + OF_OTHERS.load(Ordering::Relaxed)
 }
 
 #[cfg(test)]
@@ -86,5 +83,21 @@ mod tests {
             threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         }
         assert!(copied_bytes() - before >= 4 * 10 * 700);
+    }
+
+    #[test]
+    fn more_threads_than_have_a_counter_are_counted() {
+        let before = copied_bytes();
+        let all_there = std::sync::Barrier::new(OWN_MAX + 10);
+        std::thread::scope(|scope| {
+            for _ in 0..OWN_MAX + 10 {
+                scope.spawn(|| {
+                    add(7);
+                    all_there.wait();
+                    add(7);
+                });
+            }
+        });
+        assert!(copied_bytes() - before >= (OWN_MAX as u64 + 10) * 14);
     }
 }

@@ -88,7 +88,11 @@ fn show(place: &Place) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::SharedPool;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::super::{SharedPool, copied};
+
+    const FORKS: usize = 400;
 
     /// What a forked child answers, which is below 100.
     fn in_child(body: impl FnOnce() -> u8) -> i32 {
@@ -117,5 +121,31 @@ mod tests {
         });
         assert_eq!(seen, 71);
         assert!(buffer.iter().all(|byte| *byte == 7));
+    }
+
+    /// Threads begin to copy, and end.
+    #[test]
+    fn a_child_waits_for_nothing_that_threads_of_its_parent_had() {
+        let over = AtomicBool::new(false);
+        let copies = || std::thread::spawn(|| copied::add(1)).join().expect("copies");
+        let copies_first = || {
+            // SAFETY: takes a number; what ends the child is seen.
+            unsafe { libc::alarm(10) };
+            copied::add(1);
+            1
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        copies();
+                    }
+                });
+            }
+            let forks = scope.spawn(|| (0..FORKS).all(|_| in_child(copies_first) == 1));
+            let outcome = forks.join();
+            over.store(true, Ordering::Relaxed);
+            assert!(outcome.is_ok_and(|all| all), "see above");
+        });
     }
 }
