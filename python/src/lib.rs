@@ -39,11 +39,21 @@ mod _dafs {
     use crate::session::{RawSession, join_url, split_url};
     #[pymodule_export]
     use crate::stat::Stat;
+    use std::sync::OnceLock;
+
     use pyo3::exceptions::PyImportError;
     use pyo3::prelude::*;
 
+    /// What is here is of the process, callbacks and their end for example.
+    static INTERPRETER: OnceLock<i64> = OnceLock::new();
+
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let this = crate::sys::interpreter(module.py());
+        if *INTERPRETER.get_or_init(|| this) != this {
+            let text = "dafs is for one interpreter of a process, and another one has imported it";
+            return Err(PyImportError::new_err(text));
+        }
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         let end = wrap_pyfunction!(crate::finish::end_callbacks, module)?;
         module.py().import("atexit")?.call_method1("register", (end,))?;

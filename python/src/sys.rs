@@ -106,6 +106,14 @@ pub fn hear_of_forks() -> bool {
     unsafe { libc::pthread_atfork(None, None, Some(forked)) == 0 }
 }
 
+/// The number of the interpreter that runs, of those of the process.
+pub fn interpreter(_py: Python<'_>) -> i64 {
+    // SAFETY: attached to an interpreter, which is the one that is meant.
+    let state = unsafe { ffi::PyInterpreterState_Get() };
+    // SAFETY: it is there as long as this thread is attached.
+    unsafe { ffi::PyInterpreterState_GetID(state) }
+}
+
 /// This thread is the process's first, where Python runs signal handlers.
 pub fn is_main_thread() -> bool {
     // SAFETY: takes nothing, cannot fail.

@@ -1,5 +1,6 @@
 """Forks, signals, ends of processes, kills of the server."""
 
+import asyncio
 import errno
 import gc
 import multiprocessing
@@ -285,6 +286,37 @@ def test_a_private_server_ends_while_a_forked_child_lives(tmp_path):
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def test_another_interpreter_of_the_process_does_not_import_it(shared):
+    # Its end would be taken for that of this one.
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        interpreters = pytest.importorskip("_xxsubinterpreters")
+    read, write = os.pipe()
+    code = f"""
+import os, sys
+sys.path.insert(0, {os.path.dirname(dafs.__path__[0])!r})
+try:
+    import dafs
+    told = "imported"
+except ImportError as error:
+    told = str(error)
+os.write({write}, told.encode())
+"""
+    other = interpreters.create()
+    interpreters.run_string(other, code)
+    interpreters.destroy(other)
+    os.close(write)
+    with os.fdopen(read) as told:
+        assert "interpreter" in told.read()
+
+    async def read_by_futures():
+        async with await dafs.connect_async(shared.url) as session:
+            return await session.listdir()
+
+    assert isinstance(asyncio.run(read_by_futures()), list)
 
 
 def test_a_session_keeps_the_private_server_that_it_is_of(tmp_path):
