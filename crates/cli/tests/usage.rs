@@ -199,7 +199,12 @@ fn what_is_wrong_with_an_address_is_said_with_its_cure() {
     assert_eq!((code, said.lines().count()), (Some(1), 1));
     drop(holder);
     assert!(serve("0.0.0.0:0", &["/tmp"]).1.contains("--key-file"));
-    assert!(serve("nowhere", &["/tmp"]).1.contains("expected tcp://HOST:PORT or unix:/path"));
+    for wrong in ["nowhere", "shm:nowhere", "shm:@00"] {
+        assert!(serve(wrong, &["/tmp"]).1.contains("expected tcp://HOST:PORT or unix:/path"));
+    }
+    for directory in ["unix:/tmp", "shm:/tmp"] {
+        assert!(serve(directory, &["/tmp"]).1.contains("what is there is no socket"));
+    }
 }
 
 #[test]

@@ -190,7 +190,8 @@ pub enum ConfigError {
     ExportName(String),
     /// Not an address.
     #[error(
-        "listen address '{0}': expected {network}://HOST:PORT or {local}:/path",
+        "listen address '{0}': expected {network}://HOST:PORT or {local}:/path, \
+         or of another network NAME://HOST:PORT or NAME:/path",
         network = Address::DEFAULT_SCHEME,
         local = Address::LOCAL_SCHEME
     )]
@@ -383,6 +384,9 @@ impl Config {
             // What clients are told must be a path for them, too.
             let path = std::path::absolute(&address.target).map_err(|_| bad())?;
             return Ok(Address { target: path.to_string_lossy().into_owned(), ..address });
+        }
+        if address.scheme != Address::DEFAULT_SCHEME && !text.contains("://") {
+            return Err(bad());
         }
         let (host, port) = host_and_port(&address.target).ok_or_else(bad)?;
         let proven = self.key_file.is_some() || self.insecure;

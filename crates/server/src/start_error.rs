@@ -1,5 +1,6 @@
 //! Why a server did not start.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use dafs_fabric::{Address, ConnectError, OpenError, RegisterError};
@@ -89,6 +90,9 @@ pub enum StartError {
 fn cure(address: &Address, source: &ConnectError) -> &'static str {
     match source {
         ConnectError::Io(error) if error.kind() != std::io::ErrorKind::AddrInUse => "",
+        ConnectError::Io(_) if address.is_path() && is_no_socket(address) => {
+            "; what is there is no socket: remove it, or choose another path"
+        }
         ConnectError::Io(_) if address.is_path() => {
             "; another server listens there: `dafs status` shows it; stop it, or choose another path"
         }
@@ -98,4 +102,9 @@ fn cure(address: &Address, source: &ConnectError) -> &'static str {
         }
         _ => "",
     }
+}
+
+fn is_no_socket(address: &Address) -> bool {
+    let found = std::fs::symlink_metadata(&address.target);
+    found.is_ok_and(|found| !found.file_type().is_socket())
 }
