@@ -180,9 +180,11 @@ fn a_directory_leads_there_too() {
     // Where another server is, who does not know the session.
     let other = Scene::new(|config, at| config.local_socket = LocalSocket::In(at.join("sockets")));
     let there = other.directory.path().join("sockets");
+    let place = there.display().to_string();
     let local = dafs_client::LocalSocket::In(there);
     let info = scene.info("near", SessionOptions { local, ..SessionOptions::default() });
-    assert!(why(&info).contains("no such session"), "{info:?}");
+    let said = why(&info);
+    assert!(said.contains("no such session") && said.contains(&place), "{info:?}");
     let local = dafs_client::LocalSocket::In(sockets.clone());
     let connect = || {
         let options = SessionOptions { local: local.clone(), ..SessionOptions::default() };

@@ -178,7 +178,7 @@ fn io_text(error: &io::Error) -> String {
 }
 
 /// Without the numbers that Rust adds to the system's words.
-fn without_numbers(text: &str) -> String {
+pub fn without_numbers(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let mut clean = parts.next().unwrap_or_default().to_owned();
     for part in parts {

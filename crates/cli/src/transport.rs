@@ -3,6 +3,8 @@
 use dafs_client::SessionInfo;
 use serde::Serialize;
 
+use crate::failure::without_numbers;
+
 /// What a session says of its way.
 #[derive(Debug, Clone, Serialize)]
 pub struct Transport {
@@ -16,7 +18,10 @@ pub struct Transport {
 impl Transport {
     /// As a session has told.
     pub fn told(info: &SessionInfo) -> Transport {
-        Transport { transport: info.transport, why_not_nearer: info.same_host_error.clone() }
+        Transport {
+            transport: info.transport,
+            why_not_nearer: info.same_host_error.as_deref().map(without_numbers),
+        }
     }
 
     /// A line for people, where there is something to say.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dafs_fabric::{Address, Domain, ProtectionDomain, Providers, Span, unknown_scheme};
+use dafs_fabric::{Address, Domain, ProtectionDomain, Providers, Span};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{
     AccessMask, Attr, Features, FileKind, FsAttr, Identity, SessionAttr, SessionStats, SetAttr,
@@ -88,6 +88,9 @@ fn nonce_source() -> crate::core::NonceSource {
 fn check_transport(domain: &Domain, address: &Address, options: &SessionOptions) -> Result<()> {
     let Some(name) = options.transport.as_deref() else { return Ok(()) };
     let wrong = |text: String| Err(Error::Config(format!("transport={name}: {text}")));
+    if let Some((_, why)) = domain.missing().iter().find(|(missing, _)| *missing == name) {
+        return wrong(why.clone());
+    }
     let all = || domain.parts().iter().flat_map(|part| part.attr().schemes.iter().copied());
     if !all().any(|known| known == name) {
         let known: Vec<&str> = all().collect();
@@ -125,7 +128,7 @@ impl Session {
         let domain = Domain::open_all(&providers.into()).map_err(|error| local(&error))?;
         for address in std::iter::once(address).chain(&options.also) {
             if domain.reaches(address).is_none() {
-                return Err(Error::Config(unknown_scheme(address).to_string()));
+                return Err(Error::Config(domain.unknown_scheme(address).to_string()));
             }
         }
         check_transport(&domain, address, &options)?;

@@ -44,6 +44,7 @@ impl Providers {
 /// registered once with each.
 pub struct Domain {
     parts: Vec<Arc<ProtectionDomain>>,
+    missing: Vec<(&'static str, String)>,
 }
 
 impl Domain {
@@ -61,11 +62,13 @@ impl Domain {
     /// # Errors
     /// [`OpenError`], of the first, and of others that fail where they should not, or [`OpenError::Unavailable`] where there is none.
     pub fn open_all(providers: &Providers) -> Result<Arc<Domain>, OpenError> {
-        let mut devices = Vec::new();
+        let (mut devices, mut missing) = (Vec::new(), Vec::new());
         for provider in &providers.0 {
             match provider.open() {
                 Ok(device) => devices.push(device),
-                Err(OpenError::Unavailable { .. }) if !devices.is_empty() => {}
+                Err(OpenError::Unavailable { provider, reason }) if !devices.is_empty() => {
+                    missing.push((provider, reason));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -74,7 +77,7 @@ impl Domain {
                 let reason = "there is no network in this program".into();
                 Err(OpenError::Unavailable { provider: "none", reason })
             }
-            devices => Ok(Domain::of(devices)),
+            devices => Ok(Arc::new(Domain { parts: parts_of(devices), missing })),
         }
     }
 
@@ -89,8 +92,23 @@ impl Domain {
     /// Without a device.
     pub fn of(devices: Vec<Arc<dyn Device>>) -> Arc<Domain> {
         assert!(!devices.is_empty(), "a domain without a device");
-        let parts = devices.into_iter().map(ProtectionDomain::new).collect();
-        Arc::new(Domain { parts })
+        Arc::new(Domain { parts: parts_of(devices), missing: Vec::new() })
+    }
+
+    /// Providers of which this machine has no device, and why.
+    pub fn missing(&self) -> &[(&'static str, String)] {
+        &self.missing
+    }
+
+    /// Why no device takes an address.
+    pub fn unknown_scheme(&self, address: &Address) -> ConnectError {
+        let scheme = &address.scheme;
+        let missing = self.missing.iter().find(|(provider, _)| provider == scheme);
+        let reason = match missing {
+            Some((_, reason)) => reason.clone(),
+            None => format!("this program has no network for '{scheme}'"),
+        };
+        ConnectError::Address { address: address.to_string(), reason }
     }
 
     /// The devices with what they know, in order.
@@ -129,7 +147,7 @@ impl Domain {
     /// [`ConnectError::Address`] where no device takes it; those of the device.
     pub fn listen(&self, address: &Address) -> Result<Box<dyn Listener>, ConnectError> {
         let Some(device) = self.reaches(address) else {
-            return Err(unknown_scheme(address));
+            return Err(self.unknown_scheme(address));
         };
         let inner = self.parts[device].device().listen(address)?;
         Ok(Box::new(PlacedListener { inner, device }))
@@ -185,10 +203,8 @@ impl std::fmt::Debug for Domain {
     }
 }
 
-/// No device of this program takes `address`.
-pub fn unknown_scheme(address: &Address) -> ConnectError {
-    let reason = format!("this program has no network for '{}'", address.scheme);
-    ConnectError::Address { address: address.to_string(), reason }
+fn parts_of(devices: Vec<Arc<dyn Device>>) -> Vec<Arc<ProtectionDomain>> {
+    devices.into_iter().map(ProtectionDomain::new).collect()
 }
 
 /// A listener of one of the devices of a domain.
@@ -459,5 +475,28 @@ mod tests {
         assert!(posted.is_some() && !domain.forget(&page), "somebody holds it");
         assert!(known(1).is_none() && domain.forget(&page));
         assert!(Domain::open_all(&Providers(Vec::new())).is_err());
+    }
+
+    /// A network that this machine has not.
+    struct Missing;
+
+    impl Provider for Missing {
+        fn name(&self) -> &'static str {
+            "third"
+        }
+
+        fn open(&self) -> Result<Arc<dyn Device>, OpenError> {
+            Err(OpenError::Unavailable { provider: "third", reason: "it is forbidden".into() })
+        }
+    }
+
+    #[test]
+    fn why_a_network_is_missing_is_told() {
+        let providers = Providers(vec![network("one", false), Arc::new(Missing)]);
+        let domain = Domain::open_all(&providers).expect("one device");
+        assert_eq!(domain.missing(), [("third", "it is forbidden".to_owned())]);
+        let address = Address::parse("third://1").expect("an address");
+        let error = domain.listen(&address).map(drop).expect_err("nobody takes it");
+        assert!(error.to_string().contains("it is forbidden"), "{error}");
     }
 }

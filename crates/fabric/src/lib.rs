@@ -40,7 +40,7 @@ pub mod units;
 mod waiters;
 
 pub use completion_queue::CompletionQueue;
-pub use domain::{Domain, ProtectionDomain, Providers, READABLE_MAX, unknown_scheme};
+pub use domain::{Domain, ProtectionDomain, Providers, READABLE_MAX};
 pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
 pub use fifo::Fifo;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dafs_fabric::{
     Address, ConnectError, DeviceAttr, Domain, Incoming, MemoryRegion, PeerInfo, Piece, RemoteSpan,
-    Rkey, SgList, Span, Waiter, Words, join_waiters, unknown_scheme,
+    Rkey, SgList, Span, Waiter, Words, join_waiters,
 };
 
 use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
@@ -105,7 +105,8 @@ impl Node {
         private_data: &[u8],
         options: ConnOptions,
     ) -> Result<ConnId, ConnectError> {
-        let device = self.domain.reaches(address).ok_or_else(|| unknown_scheme(address))?;
+        let device =
+            self.domain.reaches(address).ok_or_else(|| self.domain.unknown_scheme(address))?;
         self.ports[device].connect(address, private_data, options)
     }
 
@@ -151,6 +152,11 @@ impl Node {
     /// which they are preferred ([`Device::same_host`](dafs_fabric::Device::same_host)).
     pub fn same_host(&self, token: [u8; 16]) -> Vec<Address> {
         self.domain.parts().iter().filter_map(|part| part.device().same_host(token)).collect()
+    }
+
+    /// Networks that this machine has not, and why.
+    pub fn missing(&self) -> &[(&'static str, String)] {
+        self.domain.missing()
     }
 
     /// The same for one that listens in `directory`

@@ -64,6 +64,9 @@ impl Server {
         let key = check(config)?;
         let addresses = config.addresses()?;
         let domain = Domain::open_all(&providers.into())?;
+        for (network, reason) in domain.missing().iter().filter(|_| config.same_host) {
+            tracing::warn!(network, reason, "clients of this machine come by another network");
+        }
         let layout = Layout::new(config, is_near(config, &addresses, &domain));
         // What is wrong with a directory is said, whoever has the port.
         let exports = open_exports(config, &layout, open_store)?;

@@ -4,7 +4,7 @@ use dafs_client::{Session, Url};
 use serde::Serialize;
 
 use crate::connect::ConnectArgs;
-use crate::failure::Failure;
+use crate::failure::{Failure, without_numbers};
 use crate::interrupt;
 use crate::output::Output;
 use crate::provider;
@@ -107,7 +107,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                 reached: false,
                 chosen: is_chosen,
                 us: None,
-                why_not: Some(failure.text),
+                why_not: Some(without_numbers(&failure.text)),
             },
         });
     }

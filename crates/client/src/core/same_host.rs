@@ -96,6 +96,7 @@ impl Core {
         let only = self.config.nearer.only.as_deref();
         let Some(network) = self.network(index) else {
             self.same_host.settled = true;
+            self.session.facts.same_host_error = self.missing(index);
             return match only {
                 Some(only) if self.scheme(index) != Some(only) => {
                     Err(format!("{only} was asked for, and nothing leads there"))
@@ -128,6 +129,13 @@ impl Core {
         let here = self.scheme(index);
         let mut schemes = all.into_iter().map(|address| address.scheme);
         schemes.find(|name| only.is_none_or(|only| only == name) && here != Some(name.as_str()))
+    }
+
+    /// Why this machine has none where it might.
+    fn missing(&self, index: usize) -> Option<String> {
+        let may = !matches!(self.config.nearer.by, By::Nothing) && self.is_of_this_host(index);
+        let (network, why) = self.node.missing().first().filter(|_| may)?;
+        Some(format!("{network}: {why}"))
     }
 
     fn scheme(&self, index: usize) -> Option<&str> {
@@ -189,8 +197,12 @@ impl Core {
             return false;
         }
         let address = self.config.targets.first().cloned();
+        let reason = match &self.config.nearer.by {
+            By::Directory(directory) => format!("{}: {reason}", directory.display()),
+            By::Nothing | By::Token => reason.to_owned(),
+        };
         self.forget_near();
-        self.same_host.failed = address.map(|address| (address, reason.to_owned()));
+        self.same_host.failed = address.map(|address| (address, reason));
         self.targets_moved(false);
         self.retry_now(0);
         true
