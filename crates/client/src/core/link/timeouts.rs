@@ -99,11 +99,12 @@ impl Core {
         }
     }
 
-    /// Renews the lease, and finds out whether the server is still there.
+    /// Renews the lease, and finds out whether the server is still there: a little early, too, or one ping more
+    /// would be waited for.
     fn ping(&mut self, index: usize) {
-        let (silence_max, now) = (self.silence_max(), self.now);
+        let (silence_max, now, soon) = (self.silence_max(), self.now, self.now + self.ping_early());
         let link = &mut self.links[index];
-        if now >= link.heard + silence_max && link.pinged > link.heard {
+        if soon >= link.heard + silence_max && link.pinged > link.heard {
             link.silent = true;
             if let Some(conn) = link.conn {
                 let seconds = silence_max.as_secs_f32();
