@@ -303,10 +303,18 @@ fn patient(seed: u64) -> Pair {
 
 #[test]
 fn what_is_kept_is_not_written_again_long_after_the_new_server_started() {
-    for (leases, is_late) in [(1, false), (3, true)] {
+    not_after_the_new_server_started(|| {
         let mut pair = patient(47);
         pair.fake.put(b"f", b"....");
         let file = pair.open(b"f", read_write());
+        (pair, file)
+    });
+}
+
+/// Of a file of four points: a lease after the start it is, not after three.
+pub(super) fn not_after_the_new_server_started(opened: impl Fn() -> (Pair, FileKey)) {
+    for (leases, is_late) in [(1, false), (3, true)] {
+        let (mut pair, file) = opened();
         pair.write_kept(file, 0, b"old");
         pair.fake.restart();
         pair.net.partition(SERVER, CLIENT);
@@ -328,6 +336,11 @@ fn a_server_may_start_late() {
     let mut pair = patient(48);
     pair.fake.put(b"f", b"....");
     let file = pair.open(b"f", read_write());
+    starts_late(pair, file);
+}
+
+/// What is kept of a file of four points is written again, however long nobody was there.
+pub(super) fn starts_late(mut pair: Pair, file: FileKey) {
     pair.write_kept(file, 0, b"old");
     pair.fake.leave();
     pair.run_for(LEASE * 10);

@@ -1,6 +1,6 @@
 //! Sessions that go by a network of the server's host alone.
 
-use super::replay_log::LEASE;
+use super::replay_log::{not_after_the_new_server_started, starts_late};
 use super::*;
 
 const TOKEN: [u8; 16] = [7; 16];
@@ -33,30 +33,13 @@ fn near(seed: u64) -> (Pair, FileKey) {
 /// started, some leases ago.
 #[test]
 fn what_is_kept_is_not_written_again_since_nobody_is_where_the_last_server_was_found() {
-    for (leases, is_late) in [(1, false), (3, true)] {
-        let (mut pair, file) = near(1);
-        pair.write_kept(file, 0, b"old");
-        pair.fake.restart();
-        pair.net.partition(SERVER, CLIENT);
-        pair.run_for(LEASE * leases);
-        pair.fake.memory.files.insert(b"f".to_vec(), b"from elsewhere".to_vec());
-        pair.net.heal(SERVER, CLIENT);
-        let expected = if is_late { b"from elsewhere" } else { b"oldm elsewhere" };
-        assert_eq!(pair.read(file, 0, 20).expect("read"), expected);
-        let lost = pair.commit(file).err().and_then(|error| error.status());
-        assert_eq!(lost, is_late.then_some(Status::WritesLost));
-    }
+    not_after_the_new_server_started(|| near(1));
 }
 
 #[test]
 fn a_server_of_this_host_may_start_late() {
-    let (mut pair, file) = near(2);
-    pair.write_kept(file, 0, b"old");
-    pair.fake.leave();
-    pair.run_for(LEASE * 10);
-    pair.fake.restart();
-    assert_eq!(pair.read(file, 0, 20).expect("read"), b"old.");
-    pair.commit(file).expect("nothing was lost");
+    let (pair, file) = near(2);
+    starts_late(pair, file);
 }
 
 #[test]
