@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dafs_client::{File, OpenOptions, Session};
 use dafs_tests::client::{session, session_by_shm};
 use dafs_tests::random::Random;
-use dafs_tests::{Served, tree};
+use dafs_tests::{Served, by_tcp, tree};
 
 use crate::{Line, Mode};
 
@@ -162,7 +162,7 @@ pub(crate) fn storm(mode: Mode) -> Vec<Line> {
         time: Duration::from_secs(mode.pick(20, 3600)),
     };
     let mut lines = storm_of(&shm, |url| session_by_shm(url, |_| {}));
-    lines.extend(storm_of(&tcp, |url| Ok(session(url))));
+    lines.extend(storm_of(&tcp, |url| Ok(session(&by_tcp(url)))));
     lines
 }
 
@@ -202,12 +202,12 @@ fn storm_of(
         model.over.store(true, Ordering::Relaxed);
         (reads, changes.join().expect("no panic"), scanned.join().expect("no panic"))
     });
-    let seen = reader.info().optimistic;
+    let (seen, by) = (reader.info().optimistic, reader.info().transport);
     let told = scanned.and(changes).and_then(|changes| {
         let reads = reads?;
         let (hits, missed) = (seen.hits, seen.stale + seen.refused);
         Ok(format!(
-            "none in {hits} hits of {reads} reads, {missed} stale or refused; {changes} changes"
+            "none in {hits} hits of {reads} reads by {by}, {missed} stale or refused; {changes} changes"
         ))
     });
     let enough = Line::new("storm", "how many of them", &format!("{}", wanted.hits)).timing();
