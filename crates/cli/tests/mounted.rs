@@ -136,6 +136,46 @@ fn copies_share_their_blocks_where_the_file_system_can() {
     assert_eq!(fs::read(server.file("b")).expect("read")[..3], *b"new");
 }
 
+/// Also where the kernel takes the file to be longer than it is: it was cut behind the mount.
+#[test]
+fn a_copy_within_a_file_does_not_go_on_with_its_own_bytes() {
+    let server = Server::start(&[]);
+    let Some(mount) = Mounted::new(&server, &[]) else { return };
+    let url = Url::parse(&server.url).expect("URL");
+    let provider = Arc::new(TcpProvider::default());
+    let options = SessionOptions::default();
+    let (other, _) = Session::connect_url(provider, &url, options).expect("session");
+    let script = "import os, sys
+f = os.open('f', os.O_RDWR)
+print(os.fstat(f).st_size, flush=True)
+sys.stdin.readline()
+print(os.copy_file_range(f, f, 1000, 0, 1000))
+print(os.fstat(f).st_size)";
+    for by_a_client in [true, false] {
+        fs::write(server.file("f"), [7; 1000]).expect("write");
+        let mut copies = Command::new("python3");
+        copies.args(["-c", script]).current_dir(mount.path());
+        let copies = copies.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let Ok(mut copies) = copies else { return println!("skipped: no python3") };
+        let mut said = BufReader::new(copies.stdout.take().expect("piped")).lines();
+        let mut next = || said.next().expect("a line").expect("read");
+        assert_eq!(next(), "1000");
+        if by_a_client {
+            let write = OpenOptions { write: true, ..OpenOptions::default() };
+            other.open(b"f", write).expect("open").set_len(50).expect("cut");
+        } else {
+            let file = File::options().write(true).open(server.file("f"));
+            file.expect("open").set_len(50).expect("cut");
+        }
+        copies.stdin.take().expect("piped").write_all(b"go\n").expect("it waits");
+        assert_eq!((&*next(), &*next()), ("50", "1050"), "{by_a_client}");
+        assert!(copies.wait().expect("it ends").success());
+        let is = [vec![7; 50], vec![0; 950], vec![7; 50]].concat();
+        assert_eq!(fs::read(server.file("f")).expect("read"), is, "{by_a_client}");
+        assert_eq!(fs::read(mount.join("f")).expect("read"), is, "{by_a_client}");
+    }
+}
+
 /// Runs a script in a directory as a user, failed or not.
 fn run_as(user: u32, dir: &Path, script: &str) -> String {
     let user = user.to_string();

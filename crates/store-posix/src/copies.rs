@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dafs_protocol::Status;
 
-use super::attr;
+use super::attr::{self, Stat};
 use super::data::clear;
 use super::file::PosixFile;
 use super::sys::{self, Errno};
@@ -30,6 +30,9 @@ impl PosixFile {
             if clear_privileges {
                 clear(&to)?;
             }
+            // Within one file it ends where it ended: the copy makes it longer.
+            let size = Stat::of(&from, false)?.attr().size;
+            let len = len.min(size.saturating_sub(offset.unsigned_abs()));
             let mut done = 0u64;
             while done < len {
                 let more = usize::try_from(len - done).unwrap_or(usize::MAX);

@@ -312,9 +312,12 @@ impl DafsFs {
     ) -> Result<Answer, Errno> {
         self.flush_node(&to.node)?;
         to.written();
-        let mut copied = 0;
-        while copied < len.min(COPY_MAX) {
-            let rest = len.min(COPY_MAX) - copied;
+        // The source ends where it ends when a copy begins. Within one file it may be longer after the
+        // first, and a second would go on with what that has made: the caller is told of a short one.
+        let one_only = from.node.number == to.node.number;
+        let (len, mut copied) = (len.min(COPY_MAX), 0);
+        while copied < len && !(one_only && copied > 0) {
+            let rest = len - copied;
             match from.file.copy_range(offset + copied, &to.file, to_offset + copied, rest) {
                 Ok(0) => break,
                 Ok(bytes) => copied += bytes,

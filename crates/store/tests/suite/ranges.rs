@@ -34,6 +34,9 @@ pub fn ranges_are_copied(fs: &Fs) {
     assert_eq!(from.copy_range(0, &from, 60_000, 40_000, false).wait(), Ok(40_000));
     assert_eq!(read(&*from, 60_000, 40_000).expect("read"), data[..40_000]);
     assert_eq!(error(from.copy_range(0, &from, 10, 20, false).wait()), Status::Inval);
+    // The source ends where it ended, not where the copy has brought it.
+    assert_eq!(from.copy_range(0, &from, 100_000, 1 << 20, false).wait(), Ok(100_000));
+    assert_eq!(from.attr().wait().expect("attr").size, 200_000);
     // Into the middle of nothing.
     assert_eq!(from.copy_range(0, &to, 1 << 30, 10, false).wait(), Ok(10));
     assert_eq!(to.attr().wait().expect("attr").size, (1 << 30) + 10);
