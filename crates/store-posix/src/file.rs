@@ -364,6 +364,15 @@ impl File for PosixFile {
         pages.ok().map(|pages| pages > 0)
     }
 
+    fn is_for_everybody(&self) -> Answer<bool> {
+        // What leads to an open file is in memory.
+        match self.any() {
+            Ok(fd) if self.inner.local => Pending::ready(Ok(self.inner.is_for_everybody(&fd))),
+            Ok(fd) => self.inner.call(move |inner| Ok(inner.is_for_everybody(&fd))),
+            Err(_) => Pending::ready(Ok(false)),
+        }
+    }
+
     fn set_attr(&self, caller: &Caller, set: &SetAttr) -> Answer<Attr> {
         if self.inner.options.read_only {
             return Pending::ready(Err(Status::RoFs));

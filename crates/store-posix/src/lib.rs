@@ -22,6 +22,7 @@ mod copies;
 mod data;
 mod direct;
 mod direct_fd;
+mod everybody;
 mod file;
 mod handles;
 mod identity;
@@ -54,6 +55,7 @@ use dafs_protocol::{AccessMask, Status};
 use dafs_store::{Blocking, Disk, Store, allowed_blocking};
 
 use dafs_store::{Answer, Caller, FileId, Pending, pending};
+use everybody::Rights;
 use file::OpenFiles;
 use identity::Identities;
 use leases::Leases;
@@ -170,6 +172,8 @@ struct Inner {
     in_memory: bool,
     /// Its fsync makes a new file's name durable, too.
     syncs_names: bool,
+    /// Who may do what, there.
+    rights: Rights,
     /// The limit of this process.
     file_bytes_max: u64,
     /// Large files go past the page cache.
@@ -247,6 +251,7 @@ impl PosixStore {
                 local: LOCAL.contains(&magic),
                 in_memory: magic == TMPFS,
                 syncs_names: SYNCS_NAMES.contains(&magic),
+                rights: Rights::of(magic),
                 file_bytes_max: sys::file_bytes_max(),
                 direct,
                 direct_transfers: AtomicU64::new(0),

@@ -1,5 +1,6 @@
 //! The system calls of this store, made safe. All `unsafe` of the crate is here.
 
+mod places;
 mod process;
 
 use std::ffi::{CStr, CString};
@@ -10,6 +11,7 @@ use std::time::Duration;
 use dafs_fabric::Span;
 use dafs_protocol::Status;
 
+pub(crate) use places::*;
 pub(crate) use process::*;
 
 /// What a system call answered when it failed.

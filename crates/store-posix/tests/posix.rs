@@ -1,6 +1,8 @@
 //! The store over a directory of this host: the suite in all its ways of working, and what only
 //! it can do. The cases for several users run as root only.
 
+#[path = "posix/everybody.rs"]
+mod everybody;
 #[path = "posix/local.rs"]
 mod local;
 #[path = "../../store/tests/suite/mod.rs"]

@@ -318,6 +318,13 @@ pub trait File: Send + Sync {
     fn has_unwritten(&self) -> Option<bool> {
         Some(false)
     }
+    /// Every user of this host may open it for reading by a path from the store's root, as far as
+    /// modes and access control lists say: it and all directories on the way are for everybody. It was
+    /// so at some time during the call, if this says yes; it says no in every doubt. Who may get to
+    /// the root is not asked.
+    fn is_for_everybody(&self) -> Answer<bool> {
+        Pending::ready(Ok(false))
+    }
     /// As [`Store::set_attr`], without a look-up; also when the file has no name any more.
     fn set_attr(&self, caller: &Caller, set: &SetAttr) -> Answer<Attr>;
     /// Its data does not pass the page cache of a kernel.
