@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::descriptors;
 use crate::epoll::{self, EpollEvents, Watch};
 use crate::{Address, ConnectError, Incoming, Listener, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending};
 
@@ -34,6 +35,8 @@ pub enum Step {
     Done(Vec<u8>),
     /// It breaks the rules, in this way.
     Wrong(String),
+    /// It does not, and cannot be taken: for this reason, which it is told.
+    Unable(String),
     /// It has left.
     Gone(io::Error),
 }
@@ -124,6 +127,8 @@ pub struct SocketListener<S: ListeningSocket> {
     reserve: Option<OwnedFd>,
     /// No connection may be taken: epoll does not tell of them.
     is_paused: bool,
+    /// The log says that descriptors have run out, and none was there since.
+    is_out: bool,
 }
 
 impl<S: ListeningSocket> SocketListener<S> {
@@ -152,6 +157,7 @@ impl<S: ListeningSocket> SocketListener<S> {
             handshake_time: HANDSHAKE_TIME,
             reserve: reserve(),
             is_paused: false,
+            is_out: false,
         })
     }
 
@@ -168,29 +174,62 @@ impl<S: ListeningSocket> SocketListener<S> {
     }
 
     fn accept_all(&mut self) {
+        self.reserve = self.reserve.take().or_else(reserve);
         for _ in 0..HALF_OPEN_MAX {
             if !self.socket.may_accept() {
                 return self.pause();
             }
             match self.socket.accept() {
                 Ok((peer, info)) => {
+                    self.is_out = false;
                     if let Err(error) = self.admit(peer, info) {
                         tracing::debug!(%error, "a peer was not admitted");
                     }
                 }
-                Err(error) if is_out_of_descriptors(&error) => {
-                    if self.reserve.take().is_none() {
-                        break;
+                Err(error) if descriptors::limit(&error).is_some() => {
+                    if !self.turn_away(&error) {
+                        return;
                     }
-                    tracing::warn!("out of descriptors: a peer was turned away");
-                    let _ = self.socket.accept();
-                    self.reserve = reserve();
+                }
+                // Nobody is accepted before there is some: it would be asked again at once.
+                Err(error) if is_out_of_memory(&error) => {
+                    tracing::warn!(%error, address = %self.address, "no memory for a connection");
+                    return self.pause();
                 }
                 Err(error) if is_temporary(&error) => break,
                 // Of this peer only: it is gone already.
                 Err(error) => tracing::debug!(%error, "a peer was not accepted"),
             }
         }
+    }
+
+    /// There is no descriptor for a peer: the next one is told so by the one that is kept for that. False: nobody
+    /// waits, or those who do are to be left alone, as epoll would tell of them again and again.
+    fn turn_away(&mut self, error: &io::Error) -> bool {
+        if self.reserve.take().is_none() {
+            self.pause();
+            return false;
+        }
+        let accepted = self.socket.accept();
+        let is_next = match accepted {
+            Ok((mut peer, info)) => {
+                let limit = descriptors::limit(error).unwrap_or_default();
+                if !std::mem::replace(&mut self.is_out, true) {
+                    tracing::warn!(limit, peer = info.text, "peers are turned away");
+                }
+                // What it has said is taken: what is left there would end it before it has the answer.
+                peer.step();
+                peer.refuse(&format!("the server: {limit}"));
+                true
+            }
+            Err(error) if descriptors::limit(&error).is_some() => {
+                self.pause();
+                false
+            }
+            Err(error) => !is_temporary(&error),
+        };
+        self.reserve = reserve();
+        is_next
     }
 
     /// Takes no connections until the timer has it look again.
@@ -265,6 +304,12 @@ impl<S: ListeningSocket> SocketListener<S> {
                 refused.peer.take()?.refuse(&format!("peer violated the protocol: {why}"));
                 return None;
             }
+            Step::Unable(why) => {
+                let mut refused = self.half_open.remove(index)?;
+                tracing::warn!(why, peer = refused.info.text, "a peer cannot be taken");
+                refused.peer.take()?.refuse(&why);
+                return None;
+            }
             Step::Gone(error) => {
                 tracing::debug!(%error, "a peer left during its handshake");
                 self.half_open.remove(index);
@@ -328,8 +373,8 @@ fn is_temporary(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-fn is_out_of_descriptors(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+fn is_out_of_memory(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS))
 }
 
 /// As much of a reason as private data has room for.

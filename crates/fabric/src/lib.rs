@@ -21,6 +21,7 @@
 pub mod accept;
 mod completion_queue;
 pub mod conformance;
+pub mod descriptors;
 mod domain;
 mod engine;
 pub mod epoll;

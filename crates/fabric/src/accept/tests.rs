@@ -1,6 +1,6 @@
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::local;
@@ -61,7 +61,16 @@ impl HalfOpen for OneByte {
     }
 }
 
-struct Socket(UnixListener, Arc<AtomicBool>);
+/// What the system says before it accepts.
+#[derive(Default)]
+struct System {
+    may_accept: AtomicBool,
+    /// Error numbers, the last first, or one for all.
+    errors: Mutex<Vec<i32>>,
+    always: AtomicI32,
+}
+
+struct Socket(UnixListener, Arc<System>);
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -73,10 +82,15 @@ impl ListeningSocket for Socket {
     type Peer = OneByte;
 
     fn may_accept(&self) -> bool {
-        self.1.load(Ordering::Relaxed)
+        self.1.may_accept.load(Ordering::Relaxed)
     }
 
     fn accept(&self) -> io::Result<(OneByte, PeerInfo)> {
+        let always = self.1.always.load(Ordering::Relaxed);
+        let error = self.1.errors.lock().expect("no panic").pop();
+        if let Some(error) = error.or((always != 0).then_some(always)) {
+            return Err(io::Error::from_raw_os_error(error));
+        }
         let (stream, _) = self.0.accept()?;
         stream.set_nonblocking(true)?;
         let info = local::peer_info(stream.as_fd())?;
@@ -95,14 +109,14 @@ fn make(path: &Path) -> Result<(UnixListener, SocketFile), ConnectError> {
 }
 
 fn listener(path: &Path) -> SocketListener<Socket> {
-    listener_that(path, &Arc::new(AtomicBool::new(true)))
+    listener_that(path, &Arc::new(System { may_accept: true.into(), ..System::default() }))
 }
 
-fn listener_that(path: &Path, may_accept: &Arc<AtomicBool>) -> SocketListener<Socket> {
+fn listener_that(path: &Path, system: &Arc<System>) -> SocketListener<Socket> {
     let (socket, file) = make(path).expect("a new path");
     socket.set_nonblocking(true).expect("nonblocking");
     let address = Address { scheme: "test".into(), target: path.display().to_string() };
-    let socket = Socket(socket, may_accept.clone());
+    let socket = Socket(socket, system.clone());
     SocketListener::new(socket, address, Some(file)).expect("listener")
 }
 
@@ -158,25 +172,73 @@ fn who_gives_way_has_a_place() {
     assert_eq!(who_has_most([Some(1), None, None].into_iter(), Some(2)), None);
 }
 
+/// Waits for what the listener's descriptor tells.
+fn told(listener: &SocketListener<Socket>) -> Vec<u64> {
+    let mut events = EpollEvents::new();
+    epoll::epoll_wait(listener.epoll.as_raw_fd(), &mut events, 2, None);
+    events.tokens().collect()
+}
+
 #[test]
 fn who_may_not_be_accepted_yet_waits_and_wakes_nobody() {
-    let (path, may_accept) = (path("paused"), Arc::new(AtomicBool::new(false)));
+    let (path, system) = (path("paused"), Arc::new(System::default()));
     let time = Duration::from_millis(20);
-    let mut listener = listener_that(&path, &may_accept).with_handshake_time(time);
+    let mut listener = listener_that(&path, &system).with_handshake_time(time);
     let _early = connect(&path, b"y");
     assert!(listener.poll_accept().is_none());
-    let wait = |listener: &SocketListener<Socket>| {
-        let mut events = EpollEvents::new();
-        epoll::epoll_wait(listener.epoll.as_raw_fd(), &mut events, 2, None);
-        events.tokens().collect::<Vec<_>>()
-    };
     for _ in 0..3 {
-        assert_eq!(wait(&listener), [TOKEN_TIMER], "the connection is told of again");
+        assert_eq!(told(&listener), [TOKEN_TIMER], "the connection is told of again");
         assert!(listener.poll_accept().is_none());
     }
-    may_accept.store(true, Ordering::Relaxed);
+    system.may_accept.store(true, Ordering::Relaxed);
     while listener.poll_accept().is_none() {
-        wait(&listener);
+        told(&listener);
+    }
+}
+
+#[test]
+fn who_finds_no_descriptor_is_told_the_limit() {
+    let (path, system) = (path("descriptors"), System::default());
+    system.may_accept.store(true, Ordering::Relaxed);
+    let system = Arc::new(system);
+    let mut listener = listener_that(&path, &system);
+    for says in [&b""[..], b"y"] {
+        // Then there is the reserve, then nobody waits.
+        system.errors.lock().expect("no panic").push(libc::EMFILE);
+        let mut turned_away = connect(&path, says);
+        assert!(listener.poll_accept().is_none());
+        let mut reason = String::new();
+        io::Read::read_to_string(&mut turned_away, &mut reason).expect("read");
+        assert_eq!(reason, "the server: no descriptor is left (RLIMIT_NOFILE, ulimit -n)");
+        assert!(listener.reserve.is_some() && listener.half_open() == 0);
+    }
+    let _served = connect(&path, b"y");
+    assert!(listener.poll_accept().is_some());
+}
+
+#[test]
+fn who_cannot_even_be_turned_away_waits_and_wakes_nobody() {
+    let time = Duration::from_millis(20);
+    for error in [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM] {
+        let (path, system) = (path("nothing-left"), System::default());
+        system.may_accept.store(true, Ordering::Relaxed);
+        system.always.store(error, Ordering::Relaxed);
+        let system = Arc::new(system);
+        let mut listener = listener_that(&path, &system).with_handshake_time(time);
+        let _early = connect(&path, b"y");
+        assert!(listener.poll_accept().is_none());
+        for _ in 0..3 {
+            assert_eq!(told(&listener), [TOKEN_TIMER], "{error}: it is told of again at once");
+            // The timer: it is looked at once more, and nothing is there yet.
+            assert!(listener.poll_accept().is_none());
+            if !listener.is_paused {
+                assert!(listener.poll_accept().is_none());
+            }
+        }
+        system.always.store(0, Ordering::Relaxed);
+        while listener.poll_accept().is_none() {
+            told(&listener);
+        }
     }
 }
 
