@@ -84,6 +84,11 @@ fn nonce_source() -> crate::core::NonceSource {
     Box::new(|nonce| getrandom::fill(nonce).expect("the system has random numbers"))
 }
 
+/// What this machine refuses.
+fn local(error: impl std::fmt::Display) -> Error {
+    Error::Local(dafs_fabric::descriptors::tell(&error))
+}
+
 /// That the transport which is asked for can be had at all.
 fn check_transport(domain: &Domain, address: &Address, options: &SessionOptions) -> Result<()> {
     let Some(name) = options.transport.as_deref() else { return Ok(()) };
@@ -124,8 +129,7 @@ impl Session {
         mut options: SessionOptions,
     ) -> Result<Session, SessionError> {
         options.clamp();
-        let local = |error: &dyn std::fmt::Display| Error::Local(error.to_string());
-        let domain = Domain::open_all(&providers.into()).map_err(|error| local(&error))?;
+        let domain = Domain::open_all(&providers.into()).map_err(local)?;
         for address in std::iter::once(address).chain(&options.also) {
             if domain.reaches(address).is_none() {
                 return Err(Error::Config(domain.unknown_scheme(address).to_string()));
@@ -139,10 +143,10 @@ impl Session {
             receives_max: receives,
             ..NodeConfig::default()
         };
-        let node = Node::new(domain, config).map_err(|error| local(&error))?;
+        let node = Node::new(domain, config).map_err(local)?;
         let core = Core::new(node, CoreConfig::new(address, &options), nonce_source());
         let inner = Arc::new(Inner::new(core, &options));
-        inner.start_keeper().map_err(|error| local(&error))?;
+        inner.start_keeper().map_err(local)?;
         let handle = Arc::new(Handle::new(inner, options.read_ahead));
         let session = Session { handle, user: None, callbacks: Arc::default() };
         session.call_for_user(Work::Null)?;

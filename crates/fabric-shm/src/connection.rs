@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use dafs_fabric::accept::{
     BACKLOG, HalfOpen, ListeningSocket, SocketFile, SocketListener, Step, cut_reason,
 };
+use dafs_fabric::descriptors;
 use dafs_fabric::local::{PeerProcess, Trust};
 use dafs_fabric::{Address, Arena, ConnectError, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending, local};
 
@@ -122,7 +123,7 @@ impl Handshake {
             Err(error) => {
                 let kind = error.kind();
                 let refused = matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound);
-                Progress::Failed(refused, error.to_string())
+                Progress::Failed(refused, descriptors::tell(&error))
             }
         }
     }
@@ -136,7 +137,11 @@ impl Handshake {
             self.target.check(&socket)?;
             check_alive(&socket)?;
             let nonce = nonce()?;
-            sys::send(socket.as_fd().as_raw_fd(), &Message::Hello(nonce).encode())?;
+            match sys::send(socket.as_fd().as_raw_fd(), &Message::Hello(nonce).encode()) {
+                // Why it has ended, it may have said.
+                Err(error) if !sys::is_hung_up(&error) => return Err(error),
+                _ => {}
+            }
             self.stage = Stage::Hello(socket, nonce);
         }
         let Some(socket) = self.socket() else { return Ok(Progress::Pending) };
@@ -157,6 +162,10 @@ impl Handshake {
         };
         if received.len == 0 {
             return Ok(Progress::Failed(false, "not accepted: closed by the peer".into()));
+        }
+        if received.lost {
+            let limit = descriptors::OF_PROCESS;
+            return Ok(Progress::Failed(false, format!("what the server passes: {limit}")));
         }
         self.answer(&received, bytes.get(..received.len).unwrap_or(&[]), bell)
     }
@@ -247,6 +256,10 @@ impl Offering {
         };
         if received.len == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
+        }
+        if received.lost {
+            let limit = descriptors::OF_PROCESS;
+            return Ok(Step::Unable(format!("the server: memory that is offered: {limit}")));
         }
         let message = Message::decode(bytes.get(..received.len).unwrap_or(&[]));
         let file = received.descriptors.pop();

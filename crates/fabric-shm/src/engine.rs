@@ -13,7 +13,7 @@ use dafs_fabric::{
     Address, CompletionQueue, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError,
     PeerInfo, Piece, PostError, PostedReceive, QueuePair, QueuePairEvent, ReceiveQueue, RemoteSpan,
     Rkey, SgList, ShortMessage, Span, Status, Tag, Views, Waiter, Words, WorkCompletion, WrId,
-    local,
+    descriptors, local,
 };
 
 use self::posting::check_list;
@@ -289,6 +289,7 @@ impl Engine for ShmEngine {
         if let Err(error) = told
             && !sys::is_hung_up(&error)
         {
+            reject(peer.socket().as_fd(), &format!("the server: {}", descriptors::tell(&error)));
             self.forget(peer.socket());
             self.free_slot(slot);
             return Err(error.into());

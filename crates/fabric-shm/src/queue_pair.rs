@@ -388,7 +388,7 @@ impl Connection {
                 Err(error) if sys::is_temporary(&error) => return Ok(Heard::All),
                 Err(_) => return Ok(Heard::End),
             };
-            if received.lost && !self.peer.shares() {
+            if received.lost {
                 return Ok(Heard::NoRoom);
             }
             if received.len == 0 {

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use dafs_fabric::accept::{
     self, BACKLOG, HalfOpen, ListeningSocket, SocketFile, SocketListener, cut_reason,
 };
-use dafs_fabric::epoll;
 use dafs_fabric::{Address, ConnectError, Ends, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending};
+use dafs_fabric::{descriptors, epoll};
 
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader, Kind};
 use crate::owner;
@@ -170,7 +170,7 @@ impl Handshake {
         }
         let kind = error.kind();
         let refused = matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound);
-        Step::Failed(refused, error.to_string())
+        Step::Failed(refused, descriptors::tell(error))
     }
 
     /// An error where what has answered is not to be trusted.
@@ -179,7 +179,7 @@ impl Handshake {
             return Ok(());
         };
         target.check_answered(socket).inspect_err(|error| {
-            self.untrusted.get_or_insert(error.to_string());
+            self.untrusted.get_or_insert(descriptors::tell(error));
         })
     }
 
@@ -191,7 +191,7 @@ impl Handshake {
             match sys::send(fd, &self.hello[self.said..]) {
                 Ok(sent) => self.said += sent,
                 Err(error) if sys::is_temporary(&error) => return Ok(None),
-                Err(error) => return Err(error),
+                Err(error) => return self.rejection(fd).map(Some).ok_or(error),
             }
         }
         let failed = |reason: String| Ok(Some(Step::Failed(false, reason)));
@@ -202,11 +202,17 @@ impl Handshake {
                 let socket = self.socket.take();
                 Ok(socket.map(|socket| Step::Connected(socket, private_data)))
             }
-            Ok(Some((Kind::Reject, reason))) => {
-                failed(format!("rejected by the peer: {}", String::from_utf8_lossy(&reason)))
-            }
+            Ok(Some((Kind::Reject, reason))) => Ok(Some(rejected(&reason))),
             Ok(Some(_)) => failed("peer violated the protocol: answer to no hello".into()),
             Err(reason) => failed(format!("not accepted: {reason}")),
+        }
+    }
+
+    /// Why a server has ended a connection before it took our hello, where it has said so.
+    fn rejection(&mut self, fd: RawFd) -> Option<Step> {
+        match self.answer.read(fd) {
+            Ok(Some((Kind::Reject, reason))) => Some(rejected(&reason)),
+            _ => None,
         }
     }
 
@@ -218,7 +224,8 @@ impl Handshake {
             Target::Tcp(address, _) => sys::connect_tcp(address)?,
             Target::Local(path, _) | Target::Unix(path) => {
                 let about = |error: io::Error| {
-                    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+                    let told = descriptors::tell(&error);
+                    io::Error::new(error.kind(), format!("{}: {told}", path.display()))
                 };
                 sys::connect_unix(path).map_err(about)?
             }
@@ -231,6 +238,10 @@ impl Handshake {
         }
         Ok(None)
     }
+}
+
+fn rejected(reason: &[u8]) -> Step {
+    Step::Failed(false, format!("rejected by the peer: {}", String::from_utf8_lossy(reason)))
 }
 
 /// The state of an [`Incoming`].

@@ -8,7 +8,7 @@
 //! question: established then, it was so while the kernel answered, and as long as it is, nobody
 //! else can be connected from that port to this one.
 
-use dafs_fabric::{PeerInfo, local};
+use dafs_fabric::{PeerInfo, descriptors, local};
 use dafs_protocol::{GROUPS_MAX, Identity};
 
 /// The number of users and groups that are nobody.
@@ -62,7 +62,7 @@ pub enum IdentityError {
     #[error("peer {0} is not on this host and no key is configured")]
     Remote(String),
     /// The user database.
-    #[error("groups of uid {uid}: {source}")]
+    #[error("the server: groups of uid {uid}: {}", descriptors::tell(source))]
     Groups {
         /// Whose.
         uid: u32,
@@ -70,7 +70,7 @@ pub enum IdentityError {
         source: std::io::Error,
     },
     /// sock_diag.
-    #[error("sock_diag: {0}")]
+    #[error("the server: sock_diag: {}", descriptors::tell(.0))]
     Io(#[from] std::io::Error),
 }
 

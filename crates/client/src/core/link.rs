@@ -4,7 +4,7 @@ mod timeouts;
 
 use std::time::Duration;
 
-use dafs_message::ConnId;
+use dafs_message::{ConnId, SubmitError};
 use dafs_protocol::{
     Dialled, Features, KeyHandshake, Nonce, Proof, SameHostToken, SessionAttr, SetupReply,
     SetupRequest, SizeClass, Status, WriteVerifier,
@@ -162,7 +162,8 @@ impl Core {
             }
             Err(error) => {
                 let refused = matches!(error, dafs_fabric::ConnectError::Refused);
-                self.attempt_failed(index, Failure::of(refused, error.to_string()));
+                let reason = dafs_fabric::descriptors::tell(&error);
+                self.attempt_failed(index, Failure::of(refused, reason));
             }
         }
     }
@@ -199,7 +200,10 @@ impl Core {
         let (data, into) = Default::default();
         let sent = self.node.submit_control(conn, SETUP_TAG, header, data, into);
         self.requests.rung = false;
-        if let Err(error) = sent {
+        // It has ended already: why, its event says, which comes next.
+        if let Err(error) = sent
+            && error != SubmitError::NotConnected
+        {
             self.set_up_failed(index, Failure::of(false, error.to_string()));
         }
     }

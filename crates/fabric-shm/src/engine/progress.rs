@@ -36,7 +36,8 @@ const LAST_MAX: u32 = (RING_BYTES / LINE_BYTES) as u32;
 /// Messages of a socket in one pass.
 const HEARD_MAX: usize = 16;
 /// What a peer sent stays in its socket.
-const NO_ROOM: &str = "no descriptor is left for memory that the peer shares (raise the limit of open files, ulimit -n)";
+const NO_ROOM: &str =
+    "memory that the peer shares: no descriptor is left (RLIMIT_NOFILE, ulimit -n)";
 /// Those that one who has ended may have left there.
 const HEARD_LAST_MAX: usize = 4096;
 
