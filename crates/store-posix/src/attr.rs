@@ -9,6 +9,9 @@ use dafs_store::FileId;
 
 const MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_MNT_ID;
 
+/// What tells objects that exist at the same time apart: number, and time of birth where it is told.
+pub(super) type Born = (FileId, i64, u32);
+
 /// A result of statx.
 pub(super) struct Stat(libc::statx);
 
@@ -39,6 +42,12 @@ impl Stat {
     pub(super) fn id(&self) -> FileId {
         let device = libc::makedev(self.0.stx_dev_major, self.0.stx_dev_minor);
         FileId { device, inode: self.0.stx_ino }
+    }
+
+    pub(super) fn born(&self) -> Born {
+        let has_birth = self.0.stx_mask & libc::STATX_BTIME != 0;
+        let birth = has_birth.then_some(self.0.stx_btime);
+        (self.id(), birth.map_or(0, |time| time.tv_sec), birth.map_or(0, |time| time.tv_nsec))
     }
 
     pub(super) fn links(&self) -> u32 {

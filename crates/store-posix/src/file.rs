@@ -365,10 +365,11 @@ impl File for PosixFile {
     }
 
     fn is_for_everybody(&self) -> Answer<bool> {
-        // What leads to an open file is in memory.
+        let asked = |inner: &Inner, fd: &OwnedFd| inner.everybody.may_read(&inner.objects, fd);
         match self.any() {
-            Ok(fd) if self.inner.local => Pending::ready(Ok(self.inner.is_for_everybody(&fd))),
-            Ok(fd) => self.inner.call(move |inner| Ok(inner.is_for_everybody(&fd))),
+            // What leads to an open file is in memory.
+            Ok(fd) if self.inner.local => Pending::ready(Ok(asked(&self.inner, &fd))),
+            Ok(fd) => self.inner.call(move |inner| Ok(asked(inner, &fd))),
             Err(_) => Pending::ready(Ok(false)),
         }
     }

@@ -55,7 +55,7 @@ use dafs_protocol::{AccessMask, Status};
 use dafs_store::{Blocking, Disk, Store, allowed_blocking};
 
 use dafs_store::{Answer, Caller, FileId, Pending, pending};
-use everybody::Rights;
+use everybody::Everybody;
 use file::OpenFiles;
 use identity::Identities;
 use leases::Leases;
@@ -172,8 +172,7 @@ struct Inner {
     in_memory: bool,
     /// Its fsync makes a new file's name durable, too.
     syncs_names: bool,
-    /// Who may do what, there.
-    rights: Rights,
+    everybody: Everybody,
     /// The limit of this process.
     file_bytes_max: u64,
     /// Large files go past the page cache.
@@ -229,6 +228,9 @@ impl PosixStore {
                 }
             },
         };
+        let everybody = sys::duplicate(&readable)
+            .and_then(|root| Everybody::new(magic, root, descriptors))
+            .map_err(|errno| failed(errno.into()))?;
         let by_kernel = options.kernel_handles;
         let objects = Objects::new(root, readable, key, by_kernel, descriptors).map_err(failed)?;
         let inner = Arc::new_cyclic(|weak: &std::sync::Weak<Inner>| {
@@ -236,6 +238,7 @@ impl PosixStore {
             let tidy = move || {
                 if let Some(inner) = weak.upgrade() {
                     inner.objects.tidy();
+                    inner.everybody.tidy();
                 }
             };
             Inner {
@@ -251,7 +254,7 @@ impl PosixStore {
                 local: LOCAL.contains(&magic),
                 in_memory: magic == TMPFS,
                 syncs_names: SYNCS_NAMES.contains(&magic),
-                rights: Rights::of(magic),
+                everybody,
                 file_bytes_max: sys::file_bytes_max(),
                 direct,
                 direct_transfers: AtomicU64::new(0),
