@@ -27,6 +27,7 @@ mod engine;
 pub mod epoll;
 mod error;
 mod fifo;
+pub mod hazard;
 pub mod local;
 pub mod mem;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
@@ -36,6 +37,7 @@ mod receive_queue;
 pub mod sim;
 mod spin;
 mod sys;
+mod threads;
 mod types;
 pub mod units;
 mod waiters;
