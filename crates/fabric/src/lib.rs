@@ -48,8 +48,8 @@ pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
 pub use fifo::Fifo;
 pub use mem::{
-    Anchor, Arena, Buffer, MemoryRegion, Piece, PoolPiece, PostedBuffer, SharedFile, SharedPart,
-    SharedPool, Span, Views, Words,
+    Anchor, Arena, Buffer, MemoryRegion, Piece, PoolPiece, PostedBuffer, Row, SharedFile,
+    SharedPart, SharedPool, Span, Views, Word, Words,
 };
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};

@@ -45,7 +45,7 @@ pub use pool::{PoolPiece, SharedPool};
 pub use region::{Deregister, MemoryRegion, registrations};
 pub use shared::{MappedOfPeer, SharedFile, SharedPart, is_memory_file, mapped_of_peers};
 pub use views::Views;
-pub use words::Words;
+pub use words::{Row, Word, Words};
 
 use crate::error::ArenaError;
 use crate::planted::{Defect, planted};
@@ -63,6 +63,7 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Both ranges are mapped for `len` bytes and `to` is writable. They may overlap, and other
 /// parties may change them meanwhile: the bytes are then any mixture, which is all that a copy
 /// out of shared memory can promise.
+#[inline(always)]
 unsafe fn copy_payload(from: *const u8, to: *mut u8, len: usize) {
     copied::add(len);
     // SAFETY: passed on to the caller.
@@ -517,8 +518,11 @@ impl Span {
     ///
     /// # Panics
     /// When they are not inside.
+    #[inline(always)]
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
-        assert!(offset <= self.len && to.len() <= self.len - offset, "copy outside of the span");
+        if offset > self.len || to.len() > self.len - offset {
+            copied::outside();
+        }
         // SAFETY: `to` is a slice, and the bytes are inside, as just checked.
         unsafe { self.copy_out(offset, to.as_mut_ptr(), to.len()) };
     }
@@ -527,6 +531,7 @@ impl Span {
     ///
     /// # Safety
     /// The bytes are inside the span, and `to` is writable for `len`.
+    #[inline(always)]
     unsafe fn copy_out(&self, offset: usize, to: *mut u8, len: usize) {
         if let Keep::File(map) = &self.keep {
             let at = self.addr() as usize - map.base().as_ptr() as usize + offset;

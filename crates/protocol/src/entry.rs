@@ -88,6 +88,13 @@ impl EntryWord {
         self.0 >> STATE_BITS & GENERATION_MAX
     }
 
+    /// Of the same epoch and in the same state.
+    #[inline(always)]
+    pub fn is_like(self, other: EntryWord) -> bool {
+        const GENERATION: u64 = GENERATION_MAX << STATE_BITS;
+        (self.0 ^ other.0) & !GENERATION == 0
+    }
+
     /// It is in this state.
     pub fn is(self, state: EntryState) -> bool {
         self.0 & ((1 << STATE_BITS) - 1) == u64::from(state as u8)
@@ -109,9 +116,14 @@ pub trait EntryMemory {
 /// other states.
 #[inline]
 pub fn is_still(memory: &impl EntryMemory, entry: usize, word: EntryWord) -> bool {
+    is_unchanged(memory, entry, word) && word.is(EntryState::Stable)
+}
+
+/// As [`is_still`], of a word that is known to be of a block that is [`Stable`](EntryState::Stable).
+#[inline(always)]
+pub fn is_unchanged(memory: &impl EntryMemory, entry: usize, word: EntryWord) -> bool {
     memory.fence(Ordering::Acquire);
-    let now = memory.load(entry + ENTRY_WORD, Ordering::Relaxed);
-    now == word.0 && word.is(EntryState::Stable)
+    memory.load(entry + ENTRY_WORD, Ordering::Relaxed) == word.0
 }
 
 #[cfg(test)]
@@ -124,6 +136,9 @@ mod tests {
             let word = EntryWord::new(epoch, generation, EntryState::Stable);
             assert_eq!((word.epoch(), word.generation()), (epoch, generation));
             assert!(word.is(EntryState::Stable) && !word.is(EntryState::Retired));
+            assert!(word.is_like(EntryWord::new(epoch, generation / 2, EntryState::Stable)));
+            assert!(!word.is_like(EntryWord::new(epoch, generation, EntryState::Withheld)));
+            assert!(!word.is_like(EntryWord::new(epoch - 1, generation, EntryState::Stable)));
         }
         assert!(EntryWord(0).is(EntryState::Free) && EntryWord(0).epoch() == 0);
     }

@@ -35,6 +35,43 @@ enum Keep {
     },
 }
 
+/// Words of a [row](Words::row).
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a, const N: usize>(&'a [AtomicU64; N]);
+
+impl<const N: usize> Row<'_, N> {
+    /// One of them.
+    ///
+    /// # Panics
+    /// When there is none of this number.
+    #[inline(always)]
+    pub fn load(&self, number: usize, order: Ordering) -> u64 {
+        self.0[number].load(order)
+    }
+}
+
+/// One word, to be read, of memory that is kept.
+#[derive(Debug)]
+pub struct Word(Words);
+
+impl Word {
+    /// Of a span. `None`: as of [`Words::of_span`], or it has no word of this number.
+    pub fn of_span(span: &Span, number: usize) -> Option<Word> {
+        let mut words = Words::of_span(span).filter(|words| number < words.len)?;
+        // SAFETY: inside the mapping, as just checked.
+        words.base = unsafe { words.base.add(number) };
+        words.len = 1;
+        Some(Word(words))
+    }
+
+    /// As it is now.
+    #[inline(always)]
+    pub fn load(&self, order: Ordering) -> u64 {
+        // SAFETY: there is one word, mapped as long as `self` is, aligned, and of a type that others may change.
+        unsafe { self.0.base.as_ref() }.load(order)
+    }
+}
+
 // SAFETY: an address range whose words are loaded and stored atomically.
 unsafe impl Send for Words {}
 // SAFETY: as above.
@@ -126,6 +163,19 @@ impl Words {
         // SAFETY: as many are mapped as long as `self` is, aligned, and of a type that others may change.
         let words: &[_; N] = unsafe { first.cast::<[AtomicU64; N]>().as_ref() };
         std::array::from_fn(|index| words[index].load(order))
+    }
+
+    /// The words of a row, to be loaded one by one, where they lie in rows of so many, one behind the other. `None`:
+    /// there is no such row, or not all of it.
+    #[inline(always)]
+    pub fn row<const N: usize>(&self, row: usize) -> Option<Row<'_, N>> {
+        if row >= self.len / N {
+            return None;
+        }
+        // SAFETY: inside the mapping, as just checked.
+        let first = unsafe { self.base.add(row * N) };
+        // SAFETY: as many are mapped as long as `self` is, aligned, and of a type that others may change.
+        Some(Row(unsafe { first.cast::<[AtomicU64; N]>().as_ref() }))
     }
 
     /// Changes one of them.
@@ -301,6 +351,26 @@ mod tests {
         assert!(theirs.has_bits(7, 0b110) && !theirs.has_bits(7, 0b010) && !theirs.has_bits(6, 7));
         assert!(theirs.take_bits(7, 0b011) && !theirs.take_bits(7, 0b011));
         assert_eq!(own.load(512 + 7, Ordering::Relaxed), 0b100);
+    }
+
+    #[test]
+    fn a_word_and_a_row_are_those_of_their_memory() {
+        let arena = Arena::new(PAGE_BYTES).expect("memory");
+        let words = Words::new(&arena);
+        (0..512).for_each(|number| words.store(number, 1000 + number as u64, Ordering::Relaxed));
+        let row = words.row::<4>(127).expect("the last row");
+        assert_eq!((row.load(0, Ordering::Relaxed), row.load(3, Ordering::Relaxed)), (1508, 1511));
+        for number in [128, 512, usize::MAX / 4, usize::MAX] {
+            assert!(words.row::<4>(number).is_none(), "{number}");
+        }
+        assert!(words.row::<5>(101).is_some() && words.row::<5>(102).is_none(), "not all of it");
+        let span = arena.span(4032, 64);
+        drop(words);
+        let word = Word::of_span(&span, 7).expect("the last word");
+        assert!(Word::of_span(&span, 8).is_none() && Word::of_span(&span, usize::MAX).is_none());
+        assert!(Word::of_span(&arena.span(4, 16), 0).is_none(), "between two words");
+        drop((span, arena));
+        assert_eq!(word.load(Ordering::Acquire), 1511);
     }
 
     #[test]
