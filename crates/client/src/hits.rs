@@ -40,9 +40,9 @@ impl File {
     /// Reads without the server. `None`: it is to be asked.
     #[inline]
     pub(crate) fn read_optimistic(&self, into: &mut [u8], offset: u64) -> Option<usize> {
-        let session = self.session();
-        let is_over = || session.inner.is_cancelled() || Interrupt::is_fired_here();
-        self.inner.references.read(&session.inner.optimistic, (into, offset), is_over)
+        let session = &*self.session().inner;
+        let is_over = || session.is_cancelled() || Interrupt::is_fired_here();
+        self.inner.references.read(&session.optimistic, into, offset, is_over)
     }
 
     /// The server was asked for so many bytes, and has answered: from time to time it is asked where blocks are, too.

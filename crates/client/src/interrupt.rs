@@ -1,6 +1,6 @@
 //! Interrupts: how one thread ends the blocking calls of another.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +14,8 @@ type Watched = RefCell<Option<Arc<Interrupt>>>;
 thread_local! {
     /// At the very end of a thread it is gone, while handlers of the program may still make calls.
     static WATCHED: Watched = const { RefCell::new(None) };
+    /// Whether there is one, which most threads never have.
+    static WATCHES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// How long a thread waits before it looks whether it is to be interrupted.
@@ -110,7 +112,13 @@ impl Interrupt {
     }
 
     /// Calls of this thread are to end: the one that it watches was fired.
+    #[inline]
     pub fn is_fired_here() -> bool {
+        WATCHES.get() && Interrupt::is_watched_fired()
+    }
+
+    #[inline(never)]
+    fn is_watched_fired() -> bool {
         let is_fired = |watched: &Arc<Interrupt>| watched.is_fired();
         let look = |watched: &Watched| watched.borrow().as_ref().is_some_and(is_fired);
         WATCHED.try_with(look).unwrap_or(false)
@@ -120,6 +128,7 @@ impl Interrupt {
     /// was watched before does.
     pub fn watch(self: &Arc<Self>) -> InterruptGuard {
         let before = WATCHED.try_with(|watched| watched.replace(Some(self.clone())));
+        WATCHES.set(true);
         InterruptGuard { before: before.ok().flatten(), thread: PhantomData }
     }
 
@@ -151,6 +160,7 @@ pub struct InterruptGuard {
 
 impl Drop for InterruptGuard {
     fn drop(&mut self) {
+        WATCHES.set(self.before.is_some());
         let watched = WATCHED.try_with(|watched| watched.replace(self.before.take()));
         if let Ok(Some(watched)) = watched {
             // Sessions are not kept by it.
@@ -220,9 +230,14 @@ mod tests {
             let _guard = inner.watch();
             inner.fire();
             assert!(Interrupt::watched().is_some_and(|watched| watched.is_fired()));
+            assert!(Interrupt::is_fired_here());
         }
         assert!(Interrupt::watched().is_some_and(|watched| !watched.is_fired()));
+        assert!(!Interrupt::is_fired_here());
+        outer.fire();
+        assert!(Interrupt::is_fired_here());
         drop(watching);
+        assert!(!Interrupt::is_fired_here(), "nothing is watched");
         assert!(Interrupt::watched().is_none());
         inner.reset();
         assert!(!inner.is_fired());

@@ -1,6 +1,7 @@
 //! Reads that this process does by itself: counted where they are, and told to the server with what it is asked for
 //! anyway, so that who looks at the server sees them.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -36,15 +37,28 @@ pub(crate) struct Shard {
     pub(crate) asked: AtomicU64,
 }
 
+thread_local! {
+    /// The number of this thread's, plus one.
+    static OWN: Cell<usize> = const { Cell::new(0) };
+}
+
+#[cold]
+fn take_shard() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+    OWN.set(number + 1);
+    number
+}
+
 impl OwnReads {
     /// The counters of this thread.
     #[inline]
     pub(crate) fn shard(&self) -> &Shard {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local! {
-            static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
-        }
-        &self.shards[OWN.with(|own| *own)]
+        let number = match OWN.get() {
+            number @ 1..=SHARDS => number - 1,
+            _ => take_shard(),
+        };
+        &self.shards[number]
     }
 
     fn sum(&self, of: fn(&Shard) -> &AtomicU64) -> u64 {

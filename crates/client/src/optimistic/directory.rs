@@ -19,7 +19,8 @@ const SLOT_BITS: u32 = 32;
 pub(super) struct Directory {
     /// Memory comes as it is touched.
     words: Words,
-    sets: usize,
+    /// One less than there are, which is a power of two.
+    last: usize,
 }
 
 /// The set of a block, and the bits by which its guess is known there.
@@ -34,24 +35,25 @@ impl Directory {
     pub(super) fn new(slots: usize) -> Result<Directory, ArenaError> {
         let sets = (slots + slots / 2).div_ceil(WAYS).max(1).next_power_of_two();
         let arena = Arena::new(sets * WAYS * size_of::<u64>())?;
-        Ok(Directory { words: Words::new(&arena), sets })
+        Ok(Directory { words: Words::new(&arena), last: sets - 1 })
     }
 
-    #[inline]
+    #[inline(always)]
     fn place(&self, file: u64, block: u64) -> Place {
         // Neighbours go to sets that are far from each other, of one file and of several.
         let mixed =
             (file.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ block).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Place { set: mixed as usize & (self.sets - 1), tag: mixed >> SLOT_BITS << SLOT_BITS }
+        Place { set: mixed as usize & self.last, tag: mixed >> SLOT_BITS << SLOT_BITS }
     }
 
     /// The slot that holds the block, as far as is known.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, file: u64, block: u64) -> Option<usize> {
         let Place { set, tag } = self.place(file, block);
-        let guesses = self.words.load_some::<WAYS>(set * WAYS, Relaxed);
-        let found = guesses.into_iter().find(|guess| guess >> SLOT_BITS << SLOT_BITS == tag)?;
+        let guesses = self.words.row::<WAYS>(set)?;
+        let guesses = (0..WAYS).map(|way| guesses.load(way, Relaxed));
+        let found = { guesses }.find(|guess| guess >> SLOT_BITS << SLOT_BITS == tag)?;
         (found as u32).checked_sub(1).map(|slot| slot as usize)
     }
 
@@ -110,7 +112,7 @@ mod tests {
     #[test]
     fn a_set_that_is_full_loses_the_oldest() {
         let directory = Directory::new(1).expect("memory");
-        assert_eq!(directory.sets, 1);
+        assert_eq!(directory.last, 0);
         (0..9).for_each(|block| directory.note(5, block, block as u32));
         let known: Vec<_> = (0..9).map(|block| directory.find(5, block).is_some()).collect();
         assert_eq!(known, [false, true, true, true, true, true, true, true, true]);

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed};
 
 use dafs_fabric::mem::PAGE_BYTES;
-use dafs_fabric::{Span, Words};
+use dafs_fabric::{Row, Span, Word, Words};
 use dafs_protocol::{
-    ENTRIES_FIRST_WORD, ENTRY_FILE, ENTRY_WORD, ENTRY_WORDS, EntryMemory, EntryState, EntryWord,
-    LifeWord, ReferenceInfo, entry_of, is_still,
+    ENTRIES_FIRST_WORD, ENTRY_BLOCK, ENTRY_FILE, ENTRY_VALID, ENTRY_WORD, ENTRY_WORDS, EntryMemory,
+    EntryState, EntryWord, LifeWord, ReferenceInfo, entry_of, is_still, is_unchanged,
 };
 
 use super::accessed::Accessed;
@@ -24,18 +24,44 @@ pub(super) const BYTES_MAX: usize = (BLOCKS_MAX - 1) * PAGE_BYTES;
 pub(crate) struct Mapped {
     /// Without the file: what is the same of all files in this memory, in this session.
     info: ReferenceInfo,
+    /// As many slots as there are entries, at most.
     cache: Span,
-    words: EntryWords,
-    slots: usize,
+    /// As many as there are slots.
+    entries: Words,
+    /// What words look like that are believed, but for the generation.
+    stable: EntryWord,
+    /// Of the server's life, and the session's.
+    lives: [Life; 2],
     pub(super) directory: Directory,
     pub(crate) accessed: Accessed,
 }
 
+/// A word that stands as long as something lives.
 #[derive(Debug)]
-struct EntryWords(Words);
+struct Life {
+    word: Word,
+    value: u64,
+}
 
-impl EntryMemory for EntryWords {
-    #[inline]
+impl Life {
+    fn of(word: LifeWord, entries: &Span) -> Option<Life> {
+        let number = (word.number as usize) < ENTRIES_FIRST_WORD;
+        let number = number.then_some(word.number as usize)?;
+        Some(Life { word: Word::of_span(entries, number)?, value: word.value })
+    }
+
+    #[inline(always)]
+    fn stands(&self) -> bool {
+        self.word.load(Acquire) == self.value
+    }
+}
+
+/// Of a slot.
+#[derive(Debug, Clone, Copy)]
+struct Entry<'a>(Row<'a, ENTRY_WORDS>);
+
+impl EntryMemory for Entry<'_> {
+    #[inline(always)]
     fn load(&self, number: usize, order: Ordering) -> u64 {
         self.0.load(number, order)
     }
@@ -44,7 +70,7 @@ impl EntryMemory for EntryWords {
         unreachable!("a client stores nothing in a server's memory");
     }
 
-    #[inline]
+    #[inline(always)]
     fn fence(&self, order: Ordering) {
         std::sync::atomic::fence(order);
     }
@@ -71,7 +97,13 @@ pub(super) enum Miss {
 }
 
 /// The entry of a block that was copied, and the word that was believed.
-type Copied = (usize, EntryWord);
+type Copied<'a> = (Entry<'a>, EntryWord);
+
+/// Where an offset is in its block.
+#[inline(always)]
+pub(super) fn within(offset: u64) -> usize {
+    offset as usize % PAGE_BYTES
+}
 
 /// What an answer says, but for the parts that are of its file alone.
 fn common(info: &ReferenceInfo) -> ReferenceInfo {
@@ -84,13 +116,14 @@ impl Mapped {
         let words = Words::of_span(entries)?;
         let of_entries = words.len().checked_sub(ENTRIES_FIRST_WORD)? / ENTRY_WORDS;
         let slots = of_entries.min(cache.len() / PAGE_BYTES);
-        let is_of_life = |word: LifeWord| (word.number as usize) < ENTRIES_FIRST_WORD;
-        if !is_of_life(info.server) || !is_of_life(info.session) {
-            return None;
-        }
+        let lives = [Life::of(info.server, entries)?, Life::of(info.session, entries)?];
+        // So that who finds the entry of a slot finds the slot.
+        let (first, bytes) = (entry_of(0) * size_of::<u64>(), ENTRY_WORDS * size_of::<u64>());
+        let entries = Words::of_span(&entries.part(first, slots * bytes))?;
         let (directory, accessed) = (Directory::new(slots).ok()?, Accessed::new(slots).ok()?);
-        let (info, cache, words) = (common(info), cache.clone(), EntryWords(words));
-        Some(Mapped { info, cache, words, slots, directory, accessed })
+        let cache = cache.part(0, slots * PAGE_BYTES);
+        let (info, stable) = (common(info), EntryWord::new(info.epoch, 0, EntryState::Stable));
+        Some(Mapped { info, cache, entries, stable, lives, directory, accessed })
     }
 
     /// It is what this answer is about.
@@ -99,28 +132,29 @@ impl Mapped {
     }
 
     /// What was copied before this call may be believed, as far as its entries say so.
-    #[inline]
+    #[inline(always)]
     pub(super) fn lives(&self) -> bool {
-        let stands = |word: LifeWord| self.words.load(word.number as usize, Acquire) == word.value;
-        (stands(self.info.server) || planted(Defect::ServerLifeNotLookedAt))
-            && (stands(self.info.session) || planted(Defect::SessionLifeNotLookedAt))
+        let [server, session] = &self.lives;
+        (server.stands() || planted(Defect::ServerLifeNotLookedAt))
+            && (session.stands() || planted(Defect::SessionLifeNotLookedAt))
+    }
+
+    /// Reads bytes of a file that are all of one block: as many as there are.
+    #[inline(always)]
+    pub(super) fn read_block(
+        &self,
+        file: u64,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<usize, Miss> {
+        let block = (file, offset / PAGE_BYTES as u64);
+        let (bytes, _) = self.copy_block(block, within(offset), into, || ())?;
+        if self.lives() { Ok(bytes) } else { Err(Miss::Ended) }
     }
 
     /// Reads bytes of a file: as many as there are. Of several blocks all were there at one moment, as when the
     /// server reads them.
-    #[inline]
     pub(super) fn read(&self, file: u64, offset: u64, into: &mut [u8]) -> Result<usize, Miss> {
-        let within = offset as usize % PAGE_BYTES;
-        if into.len() > PAGE_BYTES - within {
-            return self.read_several(file, offset, into);
-        }
-        let block = (file, offset / PAGE_BYTES as u64);
-        let (bytes, _) = self.copy_block(block, within, into, || ())?;
-        if self.lives() { Ok(bytes) } else { Err(Miss::Ended) }
-    }
-
-    #[inline(never)]
-    fn read_several(&self, file: u64, offset: u64, into: &mut [u8]) -> Result<usize, Miss> {
         self.read_and(file, offset, into, |_| ())
     }
 
@@ -133,17 +167,17 @@ impl Mapped {
         into: &mut [u8],
         mut then: impl FnMut(Step),
     ) -> Result<usize, Miss> {
-        let mut copied = [(0, EntryWord(0)); BLOCKS_MAX];
+        let mut copied = [None; BLOCKS_MAX];
         let (mut blocks, mut bytes) = (0, 0);
         while bytes < into.len() && blocks < BLOCKS_MAX {
             let at = offset + bytes as u64;
-            let within = at as usize % PAGE_BYTES;
+            let within = within(at);
             let asked = (PAGE_BYTES - within).min(into.len() - bytes);
             let to = &mut into[bytes..bytes + asked];
             let block = (file, at / PAGE_BYTES as u64);
             let (got, entry) =
                 self.copy_block(block, within, to, || then(Step::Copied(blocks + 1)))?;
-            copied[blocks] = entry;
+            copied[blocks] = Some(entry);
             (blocks, bytes) = (blocks + 1, bytes + got);
             then(Step::Checked(blocks));
             if got < asked {
@@ -152,8 +186,8 @@ impl Mapped {
         }
         // Writers retire all that they replace before they publish anything: what stands at one moment
         // belongs together.
-        let stands = |(entry, word): &Copied| is_still(&self.words, *entry, *word);
-        if blocks > 1 && !copied[..blocks].iter().all(stands) {
+        let stands = |(entry, word): &Copied<'_>| is_still(entry, 0, *word);
+        if blocks > 1 && !copied[..blocks].iter().flatten().all(stands) {
             return Err(Miss::Stale);
         }
         if self.lives() { Ok(bytes) } else { Err(Miss::Ended) }
@@ -167,29 +201,26 @@ impl Mapped {
         within: usize,
         into: &mut [u8],
         then: impl FnOnce(),
-    ) -> Result<(usize, Copied), Miss> {
+    ) -> Result<(usize, Copied<'_>), Miss> {
         let slot = self.directory.find(file, block).ok_or(Miss::Unknown)?;
-        if slot >= self.slots {
+        let entry = Entry(self.entries.row(slot).ok_or(Miss::Stale)?);
+        let word = EntryWord(entry.load(ENTRY_WORD, Acquire));
+        let is_it = |part, of| entry.load(part, Relaxed) == of;
+        if !word.is_like(self.stable) || !is_it(ENTRY_FILE, file) || !is_it(ENTRY_BLOCK, block) {
             return Err(Miss::Stale);
         }
-        let entry = entry_of(slot);
-        let word = EntryWord(self.words.load(entry + ENTRY_WORD, Acquire));
-        let what: [u64; 3] = self.words.0.load_some(entry + ENTRY_FILE, Relaxed);
-        let [of_file, of_block, valid] = what;
-        let is_it = word.is(EntryState::Stable) && word.epoch() == self.info.epoch;
-        if !is_it || (of_file, of_block) != (file, block) {
-            return Err(Miss::Stale);
-        }
-        let there = (valid as usize).min(PAGE_BYTES).saturating_sub(within).min(into.len());
+        debug_assert!(within + into.len() <= PAGE_BYTES, "bytes of one block");
+        let there = match entry.load(ENTRY_VALID, Relaxed) as usize {
+            PAGE_BYTES.. => into.len(),
+            valid => valid.saturating_sub(within).min(into.len()),
+        };
         self.cache.copy_to(slot * PAGE_BYTES + within, &mut into[..there]);
         then();
         // With it stands what was loaded of the entry, and what was copied.
-        match is_still(&self.words, entry, word) {
-            true => {
-                self.accessed.note(slot);
-                Ok((there, (entry, word)))
-            }
-            false => Err(Miss::Stale),
+        if !is_unchanged(&entry, 0, word) {
+            return Err(Miss::Stale);
         }
+        self.accessed.note(slot);
+        Ok((there, (entry, word)))
     }
 }

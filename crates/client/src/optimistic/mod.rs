@@ -17,14 +17,14 @@ mod tests;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use arc_swap::ArcSwapOption;
+use dafs_fabric::hazard::Guarded;
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::ToldReads;
 
 use crate::core::{OwnReads, Referred};
 pub(crate) use mapped::Mapped;
 pub use mapped::Step;
-use mapped::{BYTES_MAX, Miss};
+use mapped::{BYTES_MAX, Miss, within};
 
 /// Blocks of which the server is asked at a time: 4 MiB of a file.
 pub const BLOCKS: u32 = 1024;
@@ -118,7 +118,7 @@ impl Optimistic {
         self.closed.store(true, Ordering::SeqCst);
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.drain(..).filter_map(|file| file.upgrade()).for_each(|file| file.known.store(None));
+        files.drain(..).filter_map(|file| file.upgrade()).for_each(|file| file.known.set(None));
     }
 
     /// So far.
@@ -132,7 +132,7 @@ impl Optimistic {
 #[derive(Debug, Default)]
 pub struct References {
     /// Where its blocks are, and its number there.
-    known: ArcSwapOption<Known>,
+    known: Guarded<Known>,
     /// [`UNASKED`], [`MAY`] or [`ENDED`].
     state: AtomicU8,
     /// The session knows of it.
@@ -215,66 +215,97 @@ fn window_of(windows: &mut Vec<(u64, Window)>, number: u64) -> &mut Window {
     &mut windows[at].1
 }
 
+/// There is something to be read, and not too much for this side.
+fn fits(into: &[u8], offset: u64) -> bool {
+    (1..=BYTES_MAX).contains(&into.len()) && offset <= OFFSET_MAX
+}
+
 impl References {
     /// No read that begins after this call does without the server.
     pub fn end(&self) {
         self.state.store(ENDED, Ordering::SeqCst);
-        self.known.store(None);
+        self.known.set(None);
     }
 
     /// Reads without the server, unless calls are to end anyway. `None`: it is to be asked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(
         &self,
         session: &Optimistic,
-        at: (&mut [u8], u64),
+        into: &mut [u8],
+        offset: u64,
         is_over: impl FnOnce() -> bool,
     ) -> Option<usize> {
-        self.read_by(session, at, is_over, Mapped::read)
+        // None at all are as many as there can be, and more.
+        if into.len().wrapping_sub(1) >= PAGE_BYTES - within(offset) {
+            return self.read_several(session, into, offset, is_over);
+        }
+        let read = |known: &Known| known.mapped.read_block(known.file, offset, into);
+        self.read_by(session, is_over, read)
+    }
+
+    #[inline(never)]
+    fn read_several(
+        &self,
+        session: &Optimistic,
+        into: &mut [u8],
+        offset: u64,
+        is_over: impl FnOnce() -> bool,
+    ) -> Option<usize> {
+        if !fits(into, offset) {
+            return None;
+        }
+        let read = |known: &Known| known.mapped.read(known.file, offset, into);
+        self.read_by(session, is_over, read)
     }
 
     /// Reads without the server, where others work on between the steps of a copy: `then` is called after each.
     pub fn read_among(
         &self,
         session: &Optimistic,
-        at: (&mut [u8], u64),
+        (into, offset): (&mut [u8], u64),
         then: impl FnMut(Step),
     ) -> Option<usize> {
-        let read = |mapped: &Mapped, file, offset, into: &mut [u8]| {
-            mapped.read_and(file, offset, into, then)
-        };
-        self.read_by(session, at, || false, read)
+        if !fits(into, offset) {
+            return None;
+        }
+        let read = |known: &Known| known.mapped.read_and(known.file, offset, into, then);
+        self.read_by(session, || false, read)
     }
 
     #[inline(always)]
     fn read_by(
         &self,
         session: &Optimistic,
-        (into, offset): (&mut [u8], u64),
         is_over: impl FnOnce() -> bool,
-        read: impl FnOnce(&Mapped, u64, u64, &mut [u8]) -> Result<usize, Miss>,
+        read: impl FnOnce(&Known) -> Result<usize, Miss>,
     ) -> Option<usize> {
-        let known = self.known.load();
-        let known = known.as_ref()?;
-        let is_small = (1..=BYTES_MAX).contains(&into.len()) && offset <= OFFSET_MAX;
-        if !is_small || session.closed.load(Ordering::SeqCst) || is_over() {
-            return None;
-        }
-        let counts = session.reads.shard();
-        let missed = match read(&known.mapped, known.file, offset, into) {
-            Ok(bytes) => {
-                counts.hits.fetch_add(1, Ordering::Relaxed);
-                return Some(bytes);
+        let look = |known: &Known| {
+            if session.closed.load(Ordering::SeqCst) || is_over() {
+                return None;
             }
-            Err(Miss::Unknown) => &counts.unknown,
-            Err(Miss::Stale) => &counts.stale,
-            Err(Miss::Ended) => {
-                self.known.store(None);
-                &counts.stale
+            match read(known) {
+                Ok(bytes) => {
+                    session.reads.shard().hits.fetch_add(1, Ordering::Relaxed);
+                    Some(bytes)
+                }
+                Err(miss) => {
+                    self.count(session, miss);
+                    None
+                }
             }
         };
+        self.known.with(look).flatten()
+    }
+
+    #[inline(never)]
+    fn count(&self, session: &Optimistic, miss: Miss) {
+        let counts = session.reads.shard();
+        let missed = if miss == Miss::Unknown { &counts.unknown } else { &counts.stale };
         missed.fetch_add(1, Ordering::Relaxed);
-        None
+        if miss == Miss::Ended {
+            self.known.set(None);
+        }
     }
 
     /// The server was asked for so many bytes, and has answered. From which block on it is to be asked where blocks
@@ -326,8 +357,9 @@ impl References {
     }
 
     fn forget_dead(&self) {
-        if self.known.load().as_ref().is_some_and(|known| !known.mapped.lives()) {
-            self.known.store(None);
+        // Of what cannot be looked at just now nothing is known.
+        if self.known.with(|known| known.mapped.lives()) != Some(true) {
+            self.known.set(None);
         }
     }
 
@@ -370,17 +402,16 @@ impl References {
     }
 
     fn learn(self: &Arc<Self>, session: &Optimistic, mapped: Arc<Mapped>, file: u64) {
-        let known = self.known.load();
-        let is_it = |known: &Arc<Known>| known.file == file && Arc::ptr_eq(&known.mapped, &mapped);
-        if known.as_ref().is_some_and(is_it) {
+        let is_it = |known: &Known| known.file == file && Arc::ptr_eq(&known.mapped, &mapped);
+        if self.known.with(is_it) == Some(true) {
             return;
         }
         session.enter(self);
-        self.known.store(Some(Arc::new(Known { mapped, file })));
+        self.known.set(Some(Known { mapped, file }));
         // Who ended it meanwhile, or closed the session, may have been before that.
         let is_ended = self.state.load(Ordering::SeqCst) == ENDED;
         if is_ended || session.closed.load(Ordering::SeqCst) {
-            self.known.store(None);
+            self.known.set(None);
         }
     }
 }

@@ -294,14 +294,14 @@ fn memory_that_proves_nothing_is_let_go() {
         let referred = Referred { info: server.info(), slots: vec![Some(3)], memory };
         file.told(&optimistic, 0, Some(&referred));
     }
-    let read = |file: &References| file.read(&optimistic, (&mut [0; 10], 5), || false);
+    let read = |file: &References| file.read(&optimistic, &mut [0; 10], 5, || false);
     assert_eq!((read(&files[0]), read(&files[1])), (Some(10), Some(10)));
     optimistic.sweep();
     assert_eq!(read(&files[0]), Some(10));
     servers[0].words.store(0, 1 << 30, Ordering::Relaxed);
     optimistic.sweep();
     assert!(optimistic.mapped.lock().expect("no panic").is_empty());
-    assert!(files.iter().all(|file| file.known.load().is_none()));
+    assert!(files.iter().all(|file| !file.known.is_some()));
     optimistic.end();
     assert_eq!(
         optimistic.stats(),
@@ -328,7 +328,7 @@ fn a_file_that_is_idle_keeps_no_dead_cache_when_another_asks_anew() {
     told(&other, &next, 44);
     session.sweep();
     assert_eq!(dead.cache.holders(), unmapped);
-    assert!(idle.known.load().is_none() && other.known.load().is_some());
+    assert!(!idle.known.is_some() && other.known.is_some());
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn a_server_that_always_tells_of_another_memory_fills_no_list() {
     };
     (0..100).for_each(|cache| drop(file.told(&session, 0, Some(&of(cache)))));
     assert_eq!(session.mapped.lock().expect("no panic").len(), super::CACHES_MAX);
-    assert!(file.known.load().is_none(), "it is asked");
+    assert!(!file.known.is_some(), "it is asked");
 }
 
 /// Pages that this process has in memory, in bytes.
