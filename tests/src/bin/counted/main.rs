@@ -5,7 +5,8 @@
 //! each run, however busy the machine is. Printed are instructions, calls of memcpy, allocations
 //! and system calls per read, for each end and each layer: of reads that the cache answers, and, for the
 //! server, of reads for which it asks the disk, directly, and gives up something else. The same of cached
-//! reads by a reference, without requests, and of them over shared memory, also one at a time; others are counted when they are asked for:
+//! reads by a reference, without requests, and of them over shared memory, also one at a time; and of hits, which a
+//! client copies out of the cache of a server process, beside that copy. Others are counted when they are asked for:
 //! `counted "client, NETWORK, 1"`.
 //!
 //! The last line has each figure beside its bound, of [`BOUNDS`]; `counted --check` fails above one.
@@ -19,12 +20,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
+use dafs_tests::Served;
 use profile::Profile;
 use workload::{Network, READS};
 
 /// What is counted and what it may cost per read: instructions, calls of memcpy, calls of malloc. The
 /// figures of 2026-11-28, and 2 to 3 %.
-const BOUNDS: [(&str, [f64; 3]); 9] = [
+const BOUNDS: [(&str, [f64; 3]); 10] = [
     ("server", [2395.0, 3.2, 0.01]),
     ("client", [2670.0, 3.2, 0.01]),
     ("server, named", [1955.0, 3.2, 0.01]),
@@ -34,12 +36,17 @@ const BOUNDS: [(&str, [f64; 3]); 9] = [
     ("client, shm", [1265.0, 2.1, 0.01]),
     ("server, shm, 1", [1955.0, 2.1, 0.02]),
     ("client, shm, 1", [1835.0, 2.1, 0.04]),
+    (HITS, [197.0, 1.1, 0.01]),
 ];
 
-/// What is counted, taken apart: `END[, cold][, NETWORK][, DEPTH]`.
+/// Reads that a client answers by itself: instructions beside the copy.
+const HITS: &str = "client, hits";
+
+/// What is counted, taken apart: `END[, cold | hits][, NETWORK][, DEPTH]`.
 struct What<'a> {
     end: &'a str,
     cold: bool,
+    hits: bool,
     network: &'a str,
     depth: &'a str,
 }
@@ -49,10 +56,11 @@ impl What<'_> {
         let mut words = text.split(", ");
         let end = words.next().filter(|end| ["server", "client"].contains(end));
         let end = end.ok_or_else(|| format!("'{text}' begins with neither server nor client"))?;
-        let mut what = What { end, cold: false, network: "tcp", depth: "32" };
+        let mut what = What { end, cold: false, hits: text == HITS, network: "tcp", depth: "32" };
         for word in words {
             match word {
                 "cold" => what.cold = true,
+                "hits" if what.hits => {}
                 "1" | "32" => what.depth = word,
                 network if Network::named(network).is_some() => what.network = network,
                 other => return Err(format!("'{other}': no network, nor 1, 32 or cold")),
@@ -60,6 +68,24 @@ impl What<'_> {
         }
         Ok(what)
     }
+
+    /// Arguments by which this program runs it, beside the server at `url`, or with files in `dir`.
+    fn workload(&self, url: Option<String>, dir: &Path) -> Vec<String> {
+        let reads = if self.cold { "cold" } else { "cached" };
+        let (reads, place) = match url {
+            Some(url) => ("hits", url),
+            None => (reads, dir.display().to_string()),
+        };
+        let words = ["--workload", reads, self.network, self.depth, &place];
+        words.map(String::from).into()
+    }
+}
+
+/// A server of a file in `dir`, which others may map.
+fn served(dir: &Path) -> Result<Served, String> {
+    workload::file_of_hits(dir).map_err(|error| error.to_string())?;
+    dafs_tests::served::as_in_use(true);
+    Ok(Served::start(dir, &["--datapath", "unifier"]))
 }
 
 /// `None`: it cannot be counted here, which is told.
@@ -69,6 +95,8 @@ fn profile(text: &str) -> Result<Option<Profile>, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let what = What::parse(text)?;
     let end = what.end;
+    // A process of its own, until it is dropped.
+    let server = what.hits.then(|| served(dir.path())).transpose()?;
     if what.cold
         && let Err(error) = workload::direct(dir.path())
     {
@@ -81,8 +109,7 @@ fn profile(text: &str) -> Result<Option<Profile>, String> {
         .arg("--zero-before=*counting_begins*")
         .arg(format!("--callgrind-out-file={}", file.display()))
         .arg(this)
-        .args(["--workload", if what.cold { "cold" } else { "cached" }, what.network, what.depth])
-        .arg(dir.path())
+        .args(what.workload(server.as_ref().map(|server| server.at("")), dir.path()))
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("valgrind: {error}"))?;
@@ -102,8 +129,12 @@ fn print(what: &str, profile: &Profile) -> [f64; 3] {
     for (layer, cost) in layers {
         println!("    {layer:<16} {:>10.1}", each(*cost));
     }
-    let sums = [each(whole), each(profile.copies), each(profile.allocations)];
+    let mut sums = [each(whole), each(profile.copies), each(profile.allocations)];
     println!("    {:<16} {:>10.1}", "instructions", sums[0]);
+    if what == HITS {
+        sums[0] -= profile.layers.get("memcpy").map_or(0.0, |copy| each(*copy));
+        println!("    {:<16} {:>10.1}", "beside the copy", sums[0]);
+    }
     println!("    {:<16} {:>10.2}", "memcpy calls", sums[1]);
     println!("    {:<16} {:>10.2}", "allocations", sums[2]);
     println!("    {:<16} {:>10.2}", "system calls", each(profile.system_calls));
@@ -111,12 +142,13 @@ fn print(what: &str, profile: &Profile) -> [f64; 3] {
 }
 
 /// Runs what is counted: this program, under the profiler.
-fn workload(reads: &str, network: &str, depth: &str, dir: &str) -> ExitCode {
+fn workload(reads: &str, network: &str, depth: &str, place: &str) -> ExitCode {
     let (Some(network), Ok(depth)) = (Network::named(network), depth.parse()) else {
         return ExitCode::from(2);
     };
     match reads {
-        "cold" => workload::cold(&network, Path::new(dir)),
+        "hits" => workload::hits(place),
+        "cold" => workload::cold(&network, Path::new(place)),
         _ => workload::cached(&network, depth),
     }
     ExitCode::SUCCESS
@@ -126,7 +158,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let usual = BOUNDS.map(|(what, _)| what);
     let asked: &[&str] = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--workload", reads, network, depth, dir] => return workload(reads, network, depth, dir),
+        ["--workload", reads, network, depth, at] => return workload(reads, network, depth, at),
         [what] if !what.starts_with("--") => &[what],
         [] | ["--check"] => &usual,
         _ => {
