@@ -46,6 +46,14 @@ impl Admitted {
     }
 }
 
+impl Admission {
+    /// Of whom it is.
+    #[inline]
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+}
+
 impl Drop for Admission {
     fn drop(&mut self) {
         let counts = &mut *self.all.counts();

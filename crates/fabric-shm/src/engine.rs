@@ -11,9 +11,9 @@ use dafs_fabric::epoll::{self, EpollEvents, Watch};
 use dafs_fabric::local::Trust;
 use dafs_fabric::{
     Address, CompletionQueue, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError,
-    PeerInfo, Piece, PostError, PostedReceive, QueuePair, QueuePairEvent, ReceiveQueue, RemoteSpan,
-    Rkey, SgList, ShortMessage, Span, Status, Tag, Views, Waiter, Words, WorkCompletion, WrId,
-    descriptors, local,
+    PeerInfo, Piece, PostError, PostedReceive, QueuePair, QueuePairEvent, Readers, ReceiveQueue,
+    RemoteSpan, Rkey, SgList, ShortMessage, Span, Status, Tag, Views, Waiter, Words,
+    WorkCompletion, WrId, descriptors, local,
 };
 
 use self::posting::check_list;
@@ -332,9 +332,9 @@ impl Engine for ShmEngine {
         }
     }
 
-    fn lets_read(&self, queue_pair: QueuePair, for_all: bool) -> bool {
+    fn lets_read(&self, queue_pair: QueuePair, readers: Readers) -> bool {
         match self.slots.current(queue_pair) {
-            Some(Link::Up(connection)) => connection.peer.reads(for_all),
+            Some(Link::Up(connection)) => connection.peer.reads(readers),
             _ => false,
         }
     }

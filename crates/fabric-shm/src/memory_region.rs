@@ -4,14 +4,18 @@
 //! which key. A key is a number that is never used again, of which the last bits say where the entry is. An
 //! entry whose first word is not the key is none: one store ends all later access.
 //!
-//! Peers of other users, where they may read something, map a table that has that and nothing else.
+//! Peers of other users, where they may read something, map a table that has that and nothing else: what is for some
+//! user, or for all. It says where memory lies, and of that they are given what they may read alone.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use dafs_fabric::mem::Deregister;
-use dafs_fabric::{Access, Arena, MemoryRegion, RegisterError, Rkey, SharedFile, Span, Words};
+use dafs_fabric::{
+    Access, Arena, MemoryRegion, READABLE_MAX, Readers, RegisterError, Rkey, SharedFile, Span,
+    Words,
+};
 use smallvec::SmallVec;
 
 use crate::peer::{Peer, SEGMENT_BYTES_MAX, SEGMENTS_MAX, Segment, Tables};
@@ -31,6 +35,9 @@ const NOWHERE: u64 = (1 << INDEX_BITS) - 1;
 pub const READ: u64 = 1;
 pub const WRITE: u64 = 2;
 
+/// Peers who are told of all of it are told of other memory, too.
+const _: () = assert!(READABLE_MAX + 8 <= SEGMENTS_MAX as usize);
+
 /// The entry that a key may have.
 pub fn entry_of(rkey: u64) -> Option<usize> {
     let index = usize::try_from(rkey & NOWHERE).ok()?;
@@ -41,7 +48,7 @@ pub fn entry_of(rkey: u64) -> Option<usize> {
 #[derive(Debug)]
 pub struct Table {
     all: Shown,
-    /// As peers of other users see it, with what is for all. Made when there is something.
+    /// As peers of other users see it, with what is for one of them, or for all. Made when there is something.
     public: OnceLock<Shown>,
     next_generation: AtomicU64,
     inner: Mutex<Inner>,
@@ -95,7 +102,7 @@ struct Inner {
 impl Inner {
     /// Of what is not for reading only: how much of that peers map is no limit for other files.
     fn bytes(&self) -> u64 {
-        let limited = self.segments.iter().filter(|segment| !segment.for_readers);
+        let limited = self.segments.iter().filter(|segment| segment.readers.is_none());
         limited.map(|segment| segment.bytes).sum()
     }
 
@@ -141,7 +148,7 @@ impl Table {
 
     /// Where `file` is shown beside the table of all. With `inner` locked.
     fn public(&self, file: &SharedFile) -> Result<Option<&Shown>, RegisterError> {
-        if !file.is_for_all() {
+        if matches!(file.readers(), None | Some(Readers::Own)) {
             return Ok(None);
         }
         if self.public.get().is_none() {
@@ -199,18 +206,18 @@ impl Table {
             return Ok(known.number);
         }
         self.forget(inner, |segment| segment.file.strong_count() == 0);
-        let (for_readers, for_all) = (file.is_for_readers(), file.is_for_all());
-        if !for_readers && !Table::takes(inner, file.len()) {
+        let readers = file.readers();
+        if readers.is_none() && !Table::takes(inner, file.len()) {
             self.forget(inner, |_| true);
         }
-        if !for_readers && !Table::takes(inner, file.len()) {
+        if readers.is_none() && !Table::takes(inner, file.len()) {
             return Err(RegisterError::Refused("peers map no more memory"));
         }
         let number = inner.next_segment;
         inner.next_segment += 1;
         let file = Arc::downgrade(file);
         let bytes = file.upgrade().map_or(0, |file| file.len() as u64);
-        inner.segments.push(Segment { number, file, bytes, regions: 1, for_readers, for_all });
+        inner.segments.push(Segment { number, file, bytes, regions: 1, readers });
         for peer in inner.live_peers() {
             peer.tell(self.tables(), &inner.segments);
         }

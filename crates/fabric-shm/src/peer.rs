@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use dafs_fabric::SharedFile;
 use dafs_fabric::local::PeerProcess;
+use dafs_fabric::{Readers, SharedFile};
 
 use crate::admitted::Admission;
 use crate::peer_socket::PeerSocket;
@@ -25,10 +25,8 @@ pub struct Segment {
     pub file: Weak<SharedFile>,
     pub bytes: u64,
     pub regions: usize,
-    /// Peers are to read it, and no more; how much they map is no limit for others.
-    pub for_readers: bool,
-    /// Those may be of any user, once they are admitted.
-    pub for_all: bool,
+    /// These peers are to read it, and no more; how much they map is no limit for others.
+    pub readers: Option<Readers>,
 }
 
 /// Which files peers map to see what is registered.
@@ -47,7 +45,7 @@ pub struct Peer {
     process: PeerProcess,
     /// It is told of all: it can then touch all of those files.
     shares: bool,
-    /// It is told of what is for all.
+    /// It is told of what is for its user, and for all.
     admission: OnceLock<Admission>,
     limits: Limits,
     told: Mutex<Told>,
@@ -189,18 +187,24 @@ impl Peer {
 
     /// It can be referred to what it may read, and may read that.
     #[inline]
-    pub fn reads(&self, for_all: bool) -> bool {
-        self.reads_all.load(Ordering::Relaxed) && (for_all || self.shares)
+    pub fn reads(&self, readers: Readers) -> bool {
+        self.reads_all.load(Ordering::Relaxed) && self.may_have(Some(readers))
     }
 
-    /// From now on it may be told of what is for all.
+    /// From now on it may be told of what is for its user, and for all.
     pub fn admit(&self, admission: Admission) {
         let _ = self.admission.set(admission);
     }
 
-    /// The one place where it is decided who may map what.
-    fn may_have(&self, segment: &Segment) -> bool {
-        self.shares || segment.for_all && self.admission.get().is_some()
+    /// The one place where it is decided who may map what: memory for these readers, or for none of its own.
+    #[inline]
+    fn may_have(&self, readers: Option<Readers>) -> bool {
+        self.shares
+            || self.admission.get().is_some_and(|admission| match readers {
+                None | Some(Readers::Own) => false,
+                Some(Readers::User(uid)) => admission.uid() == uid,
+                Some(Readers::All) => true,
+            })
     }
 
     /// Files of which it was told, by number.
@@ -227,7 +231,8 @@ impl Peer {
         };
         self.lags.store(full, Ordering::Release);
         let knows = |segment: &Segment| told.segments.iter().any(|(n, _)| *n == segment.number);
-        let mut readable = segments.iter().filter(|s| s.for_readers && self.may_have(s));
+        let mut readable =
+            segments.iter().filter(|s| s.readers.is_some() && self.may_have(s.readers));
         let reads_all = readable.all(knows);
         self.reads_all.store(reads_all && !full, Ordering::Relaxed);
     }
@@ -245,7 +250,7 @@ impl Peer {
             told.segments.swap_remove(at);
         }
         let Some(table) = table else { return Ok(()) };
-        for segment in segments.iter().filter(|segment| self.may_have(segment)) {
+        for segment in segments.iter().filter(|segment| self.may_have(segment.readers)) {
             if told.segments.iter().any(|(number, _)| *number == segment.number) {
                 continue;
             }
@@ -260,7 +265,7 @@ impl Peer {
             let message = Message::Segment(segment.number).encode();
             sys::send_with(self.fd(), &message, &[file.for_peers()])?;
             told.segments.push((segment.number, segment.bytes));
-            told.readable |= segment.for_readers;
+            told.readable |= segment.readers.is_some();
             self.reaches_us.store(true, Ordering::Release);
         }
         Ok(())

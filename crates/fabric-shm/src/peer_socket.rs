@@ -31,6 +31,12 @@ impl PeerSocket {
         PeerSocket { socket: Arc::new(socket), uid }
     }
 
+    /// As if its peer were of this user.
+    #[cfg(test)]
+    pub fn of(socket: OwnedFd, uid: u32) -> PeerSocket {
+        PeerSocket { socket: Arc::new(socket), uid }
+    }
+
     /// Whose the peer is.
     pub fn uid(&self) -> u32 {
         self.uid

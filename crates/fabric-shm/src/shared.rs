@@ -85,10 +85,13 @@ impl Shared {
         Limits { segments: SEGMENTS_MAX, bytes: SEGMENT_BYTES_MAX.min(self.user_bytes_max) }
     }
 
-    /// A peer who is not told of everything is told of what is for all, unless there are many of its user.
+    /// A peer who is not told of everything is told of what is for its user and for all, unless there are many of
+    /// that, or nobody knows who it is.
     pub fn admit(&self, peer: &Peer) {
+        let uid = peer.socket().uid();
         if !peer.shares()
-            && let Some(admission) = self.admitted.enter(peer.socket().uid())
+            && !is_nobody(uid)
+            && let Some(admission) = self.admitted.enter(uid)
         {
             peer.admit(admission);
             self.table.tell_again(peer);
@@ -109,6 +112,11 @@ impl Shared {
             && bytes <= self.user_bytes_max.saturating_sub(used)
             && bytes <= all.saturating_sub(users.bytes)
     }
+}
+
+/// The system does not say whose it is, or all who have no number here have this one.
+fn is_nobody(uid: u32) -> bool {
+    uid == u32::MAX || local::is_ambiguous(uid)
 }
 
 /// It is this process that has no room for a mapping: no addresses, or a limit of locked memory.

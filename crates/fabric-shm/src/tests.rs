@@ -6,6 +6,7 @@ mod lies;
 mod lingering;
 mod readers;
 mod shorts;
+mod users;
 mod views;
 mod wake_model;
 

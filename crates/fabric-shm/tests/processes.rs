@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dafs_fabric::{
     Access, Address, Arena, Engine, Listener, MemoryRegion, Provider, QueuePair, QueuePairEvent,
-    RemoteSpan, Rkey, Span, WorkCompletion, WrId,
+    Readers, RemoteSpan, Rkey, Span, WorkCompletion, WrId,
 };
 use dafs_fabric_shm::ShmProvider;
 use nix::sys::signal::{Signal, kill, killpg};
@@ -282,7 +282,7 @@ fn a_child_returns_nothing_that_its_parent_reads() {
     let device = ShmProvider::new().open().expect("a device");
     let (mut engine, mut listener) =
         (device.engine().expect("an engine"), device.listen(&address).expect("a listener"));
-    let cache = Arena::for_readers(BYTES, 2 << 20).expect("memory").span(0, BYTES);
+    let cache = Arena::for_readers(BYTES, 2 << 20, Readers::Own).expect("memory").span(0, BYTES);
     cache.copy_from(0, b"lent");
     let read = Access { remote_read: true, remote_write: false };
     let region = device.register(cache, read).expect("a region");

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::engine::{Device, Engine, Listener, Provider};
 use crate::error::{ConnectError, OpenError, RegisterError};
-use crate::mem::{MemoryRegion, Span};
+use crate::mem::{MemoryRegion, Readers, Span};
 use crate::planted::{Defect, planted};
 use crate::types::{Access, Address, DeviceAttr, Incoming, RemoteSpan};
 
@@ -239,12 +239,13 @@ pub struct ProtectionDomain {
     readable: [OnceLock<Readable>; READABLE_MAX],
 }
 
-/// How many parts of memory peers may read.
-pub const READABLE_MAX: usize = 32;
+/// How many parts of memory peers may read: of the 64 files of which a peer of this host is told, some are left for
+/// other memory.
+pub const READABLE_MAX: usize = 56;
 
 struct Readable {
     region: MemoryRegion,
-    for_all: bool,
+    readers: Readers,
 }
 
 #[derive(Default)]
@@ -268,7 +269,8 @@ fn addresses(memory: &Span) -> Range<u64> {
 impl ProtectionDomain {
     /// With this device, which knows no memory yet.
     pub fn new(device: Arc<dyn Device>) -> Arc<ProtectionDomain> {
-        let (memory, readable) = (RwLock::default(), Default::default());
+        let memory = RwLock::default();
+        let readable = std::array::from_fn(|_| OnceLock::new());
         Arc::new(ProtectionDomain { device, memory, readable })
     }
 
@@ -319,31 +321,55 @@ impl ProtectionDomain {
         Ok(())
     }
 
-    /// Lets peers read `memory`, as long as the domain is there: up to [`READABLE_MAX`] of them.
+    /// Lets peers read `memory`, as long as the domain is there: up to [`READABLE_MAX`] of them. Who is connected
+    /// and may read it has been told when this returns, or is before what is sent to him next.
     ///
     /// # Errors
     /// [`RegisterError`], of the device.
     pub fn let_peers_read(&self, memory: &Span) -> Result<(), RegisterError> {
+        const MANY: RegisterError =
+            RegisterError::Refused("peers read too many other parts of memory");
+        // Before anybody is told.
+        if self.readable.last().is_some_and(|last| last.get().is_some()) {
+            return Err(MANY);
+        }
         let access = Access { remote_read: true, remote_write: false };
         let region = self.device.register(memory.clone(), access)?;
-        let for_all = memory.shared().is_some_and(|part| part.file.is_for_all());
-        let mut readable = Readable { region, for_all };
+        let readers = memory.shared().and_then(|part| part.file.readers()).unwrap_or(Readers::Own);
+        let mut readable = Readable { region, readers };
         for place in &self.readable {
             match place.set(readable) {
                 Ok(()) => return Ok(()),
                 Err(not_here) => readable = not_here,
             }
         }
-        Err(RegisterError::Refused("peers read too many other parts of memory"))
+        Err(MANY)
     }
 
-    /// By what a peer [may read](Self::let_peers_read) this memory, and whether peers of any user may.
+    /// By what a peer [may read](Self::let_peers_read) this memory, and which peers may.
     #[inline]
-    pub fn readable(&self, span: &Span) -> Option<(RemoteSpan, bool)> {
-        let known = self.readable.iter().map_while(OnceLock::get);
-        let part = { known }.find(|part| part.region.span().contains(span))?;
+    pub fn readable(&self, span: &Span) -> Option<(RemoteSpan, Readers)> {
+        self.readable_near(span, &mut 0)
+    }
+
+    /// As [`readable`](Self::readable), for who asks often: `last` is where that of the last time was found, which is
+    /// looked at first.
+    #[inline]
+    pub fn readable_near(&self, span: &Span, last: &mut usize) -> Option<(RemoteSpan, Readers)> {
+        let near = self.readable.get(*last).and_then(OnceLock::get);
+        let part = match near.filter(|part| part.region.span().contains(span)) {
+            Some(part) => part,
+            None => self.search(span, last)?,
+        };
         let offset = usize::try_from(span.addr() - part.region.span().addr()).ok()?;
-        Some((part.region.part(offset, span.len()), part.for_all))
+        Some((part.region.part(offset, span.len()), part.readers))
+    }
+
+    fn search(&self, span: &Span, last: &mut usize) -> Option<&Readable> {
+        let mut known = self.readable.iter().map_while(OnceLock::get).enumerate();
+        let (at, part) = known.find(|(_, part)| part.region.span().contains(span))?;
+        *last = at;
+        Some(part)
     }
 
     /// The device was to know this memory, and did not take it. Nobody else is to register it: who
@@ -441,6 +467,16 @@ mod tests {
         assert!(matches!(refused, Err(RegisterError::Refused(_))), "{refused:?}");
         assert!((0..READABLE_MAX).all(|number| domain.readable(&page(number)).is_some()));
         assert!(domain.readable(&page(READABLE_MAX)).is_none());
+        // Wherever it is looked for first.
+        let mut last = 0;
+        for number in (0..READABLE_MAX).rev().chain([3, 3, READABLE_MAX / 2]) {
+            let (remote, readers) = domain.readable_near(&page(number), &mut last).expect("told");
+            assert_eq!((last, readers), (number, Readers::Own));
+            assert_eq!(Some((remote, readers)), domain.readable(&page(number)));
+        }
+        assert!(domain.readable_near(&page(READABLE_MAX), &mut last).is_none());
+        last = usize::MAX;
+        assert!(domain.readable_near(&page(READABLE_MAX), &mut last).is_none());
     }
 
     fn network(name: &'static str, local_registration: bool) -> Arc<dyn Provider> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{ConnectError, OpenError, PostError, RegisterError};
-use crate::mem::{MemoryRegion, Piece, Span, Views, Words};
+use crate::mem::{MemoryRegion, Piece, Readers, Span, Views, Words};
 use crate::types::{
     Access, Address, DeviceAttr, Hardware, Incoming, NamedAsk, PeerInfo, QueuePair, QueuePairEvent,
     RemoteSpan, Rkey, SgList, ShortMessage, Tag, WorkCompletion, WrId,
@@ -121,14 +121,15 @@ pub trait Engine: Send {
     }
 
     /// The peer of a queue pair was told of all memory that it may read: what it is referred to, it reaches, if
-    /// that is memory `for_all`, or the peer one who may read all.
-    fn lets_read(&self, queue_pair: QueuePair, for_all: bool) -> bool {
-        let _ = (queue_pair, for_all);
+    /// that is memory for these `readers`, and it is one of them.
+    fn lets_read(&self, queue_pair: QueuePair, readers: Readers) -> bool {
+        let _ = (queue_pair, readers);
         true
     }
 
-    /// The peer of a queue pair may read the memory that is [for all](crate::Arena::for_all_readers). Others
-    /// than the device's own user and root are not told of it before, as nobody knows who they are.
+    /// The peer of a queue pair may read the memory that is [for its user, or for all](Readers), also what becomes
+    /// so later. Others than the device's own user and root are not told of it before, as nobody knows who they are.
+    /// Nobody is admitted who has no number in this process's user namespace.
     fn admit(&mut self, queue_pair: QueuePair) {
         let _ = queue_pair;
     }

@@ -48,7 +48,7 @@ pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
 pub use fifo::Fifo;
 pub use mem::{
-    Anchor, Arena, Buffer, MemoryRegion, Piece, PoolPiece, PostedBuffer, Row, SharedFile,
+    Anchor, Arena, Buffer, MemoryRegion, Piece, PoolPiece, PostedBuffer, Readers, Row, SharedFile,
     SharedPart, SharedPool, Span, Views, Word, Words,
 };
 #[cfg(feature = "planted")]

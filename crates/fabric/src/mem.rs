@@ -42,6 +42,7 @@ pub use piece::Piece;
 pub use pins::Pin;
 use pins::Pins;
 pub use pool::{PoolPiece, SharedPool};
+pub use readers::Readers;
 pub use region::{Deregister, MemoryRegion, registrations};
 pub use shared::{MappedOfPeer, SharedFile, SharedPart, is_memory_file, mapped_of_peers};
 pub use views::Views;

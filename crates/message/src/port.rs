@@ -269,8 +269,8 @@ impl Port {
     pub fn readable_by(&self, conn: ConnId, memory: &Span) -> Option<RemoteSpan> {
         let queue_pair = self.peek(conn)?.queue_pair;
         let told = memory.part(0, memory.len().min(u32::MAX as usize));
-        let (remote, for_all) = self.sh.domain.readable(&told)?;
-        self.sh.engine.lets_read(queue_pair, for_all).then_some(remote)
+        let (remote, readers) = self.sh.domain.readable(&told)?;
+        self.sh.engine.lets_read(queue_pair, readers).then_some(remote)
     }
 
     /// Sends what tells that references are let go, of connections whose next message did not come soon.

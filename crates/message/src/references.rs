@@ -173,12 +173,15 @@ pub struct References {
     places: Vec<Reference>,
     free: Vec<u16>,
     taken: Taken,
+    /// Where memory that peers may read was found last.
+    pub last_readable: usize,
 }
 
 impl References {
     /// None yet.
     pub fn new(quota: Arc<ReferenceQuota>) -> References {
-        References { quota, places: Vec::new(), free: Vec::new(), taken: Taken::default() }
+        let (places, free, taken) = (Vec::new(), Vec::new(), Taken::default());
+        References { quota, places, free, taken, last_readable: 0 }
     }
 
     /// One more, of a reply with which so many bytes [stay](kept_bytes), and which is lent or not: its number, and its

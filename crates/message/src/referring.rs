@@ -59,17 +59,7 @@ impl Connection {
         {
             return false;
         }
-        let mut for_all = true;
-        let readable = |span| {
-            let (remote, is_for_all) = sh.domain.readable(span)?;
-            for_all &= is_for_all;
-            Some(remote)
-        };
-        let remotes: Option<RemoteSpans> = data.iter().map(readable).collect();
-        let Some(remotes) = remotes.filter(|_| sh.engine.lets_read(self.queue_pair, for_all))
-        else {
-            return false;
-        };
+        let Some(remotes) = self.what_it_reads(sh, data) else { return false };
         let what = (kept_bytes(len, &remotes), flags & FLAG_MAY_LEND != 0);
         let references = self.responder.references.as_mut();
         let Some((number, token)) = references.and_then(|all| all.begin(what, leave)) else {
@@ -82,6 +72,21 @@ impl Connection {
         // Its owner keeps it until it hears of the end.
         data.clear();
         true
+    }
+
+    /// By what the peer reads this data by itself, if it may read all of it.
+    fn what_it_reads(&mut self, sh: &Shared, data: &SgList) -> Option<RemoteSpans> {
+        let (mut last, references) = (None, self.responder.references.as_mut()?);
+        let readable = |span| {
+            let (remote, readers) = sh.domain.readable_near(span, &mut references.last_readable)?;
+            // Mostly all of it is for the same.
+            if last != Some(readers) && !sh.engine.lets_read(self.queue_pair, readers) {
+                return None;
+            }
+            last = Some(readers);
+            Some(remote)
+        };
+        data.iter().map(readable).collect()
     }
 
     fn refer_to(

@@ -37,7 +37,13 @@ struct Scene {
 impl Scene {
     /// Flags of the attacker's set-up block: 1 tags, 2 reads, 4 writes, 8 references.
     fn new(flags: u8) -> Scene {
+        Scene::of_user(flags, 0)
+    }
+
+    /// With a peer of this user.
+    fn of_user(flags: u8, uid: u32) -> Scene {
         let mut sim = SimConfig::new(5);
+        sim.peer_uid = uid;
         sim.attr.shared_memory = flags & 8 != 0;
         sim.attr.recoverable_access_fault |= flags & 8 != 0;
         let net = SimNet::new(sim);

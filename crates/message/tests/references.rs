@@ -3,7 +3,7 @@
 
 mod support;
 
-use dafs_fabric::Arena;
+use dafs_fabric::{Arena, Readers};
 use support::cache::QUOTA_BYTES;
 use support::{Pair, Plan};
 
@@ -108,7 +108,7 @@ fn a_peer_may_be_told_where_it_reads_by_itself() {
             let conn = side.conn.expect("connected");
             let remote = side.node.readable_by(conn, &whole);
             assert_eq!(remote.is_some(), shared, "{remote:?}");
-            let other = Arena::for_readers(4096, 4096).expect("memory").span(0, 4096);
+            let other = Arena::for_readers(4096, 4096, Readers::Own).expect("memory").span(0, 4096);
             assert_eq!(side.node.readable_by(conn, &other), None);
             let Some(remote) = remote else { continue };
             assert_eq!((remote.addr, remote.len as usize), (whole.addr(), whole.len()));

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use dafs_fabric::mem::Life;
-use dafs_fabric::{Address, Arena, ArenaError, Domain};
+use dafs_fabric::{Address, Arena, ArenaError, Domain, Readers};
 use dafs_protocol::WriteVerifier;
 use dafs_unifier::{CacheDomain, CacheDomains, DomainId, LEAST_BYTES, Unifier};
 
@@ -43,20 +43,11 @@ pub(crate) fn is_near(config: &Config, addresses: &[Address], domain: &Domain) -
     domain.shares_memory() && (config.same_host || addresses.iter().any(shares))
 }
 
-/// Who else may read the memory of a domain by himself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Readers {
-    Nobody,
-    /// The server's own user and root.
-    Own,
-    /// Whoever is let in.
-    All,
-}
-
 /// Which cache domains there are, and in which of them the files of each export are.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    domains: Vec<(String, Readers)>,
+    /// Their names, and who else may read their memory by himself; `None`: nobody.
+    domains: Vec<(String, Option<Readers>)>,
     /// By the numbers of the exports.
     of_exports: Vec<DomainId>,
 }
@@ -65,10 +56,8 @@ impl Layout {
     /// As it is configured, where clients may come by shared memory or not.
     pub(crate) fn new(config: &Config, is_near: bool) -> Layout {
         // Who is squashed may not read, or even open anew to write, what all have cached.
-        let own = match is_near && config.shared_cache && !config.squash_root {
-            true => Readers::Own,
-            false => Readers::Nobody,
-        };
+        let is_shown = is_near && config.shared_cache && !config.squash_root;
+        let own = is_shown.then_some(Readers::Own);
         let mut domains = Vec::new();
         let mut add = |name: String, readers| {
             domains.push((name, readers));
@@ -80,7 +69,7 @@ impl Layout {
         let mut of_exports = Vec::new();
         for export in &config.exports {
             of_exports.push(match export.share_cache && is_near {
-                true => add(format!("of {}", export.path.display()), Readers::All),
+                true => add(format!("of {}", export.path.display()), Some(Readers::All)),
                 false => rest.unwrap_or_default(),
             });
             if export.share_cache && !is_near {
@@ -99,7 +88,7 @@ impl Layout {
     /// Whoever is let in may read them there.
     pub(crate) fn shares(&self, export: usize) -> bool {
         let domain = self.domains.get(self.domain_of(export).0);
-        domain.is_some_and(|(_, readers)| *readers == Readers::All)
+        domain.is_some_and(|(_, readers)| *readers == Some(Readers::All))
     }
 
     /// The caches, and what there is for them.
@@ -160,15 +149,11 @@ struct Memory {
     entries: Option<(Arc<Arena>, Life)>,
 }
 
-fn memory(readers: Readers, domain: &Domain, bytes: usize) -> Result<Memory, ArenaError> {
+fn memory(readers: Option<Readers>, domain: &Domain, bytes: usize) -> Result<Memory, ArenaError> {
     let segment = segment_bytes(bytes);
     let private = || Ok(Memory { arena: Arena::in_segments(bytes, segment)?, entries: None });
-    let make = match readers {
-        Readers::Nobody => return private(),
-        Readers::Own => Arena::for_readers,
-        Readers::All => Arena::for_all_readers,
-    };
-    let arena = match make(bytes, segment) {
+    let Some(readers) = readers else { return private() };
+    let arena = match Arena::for_readers(bytes, segment, readers) {
         Ok(arena) => arena,
         Err(error) => {
             tracing::warn!(%error, "the cache is private memory");
@@ -179,7 +164,7 @@ fn memory(readers: Readers, domain: &Domain, bytes: usize) -> Result<Memory, Are
         tracing::warn!(%error, "clients do not read the cache by themselves");
         return Ok(Memory { arena, entries: None });
     }
-    let entries = optimistic::entries(make, domain, arena.len());
+    let entries = optimistic::entries(readers, domain, arena.len());
     if let Err(error) = &entries {
         tracing::warn!(%error, "clients are not told what lies where in the cache");
     }
@@ -209,7 +194,7 @@ mod tests {
         config
     }
 
-    fn layout(config: &Config, is_near: bool) -> (Vec<Readers>, Vec<usize>) {
+    fn layout(config: &Config, is_near: bool) -> (Vec<Option<Readers>>, Vec<usize>) {
         let layout = Layout::new(config, is_near);
         let readers = layout.domains.iter().map(|domain| domain.1).collect();
         (readers, layout.of_exports.iter().map(|domain| domain.0).collect())
@@ -226,7 +211,7 @@ mod tests {
         layout.caches(config, domain, (7, WriteVerifier([7; 16]))).expect("memory")
     }
 
-    fn readable(domain: &Domain, arena: &Arc<Arena>) -> Option<bool> {
+    fn readable(domain: &Domain, arena: &Arc<Arena>) -> Option<Readers> {
         Some(domain.parts()[0].readable(&arena.span(0, arena.len()))?.1)
     }
 
@@ -238,9 +223,12 @@ mod tests {
         let mut maps = Vec::new();
         for (number, cache) in unifier.iter().enumerate() {
             let shown = shown.of(DomainId(number)).expect("readers");
-            let for_all = cache.name() != "private";
-            assert_eq!(readable(&domain, &shown.cache), Some(for_all));
-            assert_eq!(readable(&domain, &shown.entries), Some(for_all));
+            let readers = match cache.name() {
+                "private" => Readers::Own,
+                _ => Readers::All,
+            };
+            assert_eq!(readable(&domain, &shown.cache), Some(readers));
+            assert_eq!(readable(&domain, &shown.entries), Some(readers));
             assert_eq!(shown.epoch, 7);
             assert!(shown.entries.len() >= Unifier::entries_bytes(bytes));
             let file = shown.entries.span(0, 1).shared().expect("shared").file;
@@ -264,7 +252,7 @@ mod tests {
         for left in [1, 0] {
             let (config, domain) = (config(&[false]), near());
             for _ in left..READABLE_MAX {
-                let other = Arena::for_readers(4096, 4096).expect("memory");
+                let other = Arena::for_readers(4096, 4096, Readers::Own).expect("memory");
                 domain.let_peers_read(&other.span(0, 4096)).expect("room");
             }
             let layout = Layout::new(&config, true);
@@ -283,16 +271,17 @@ mod tests {
 
     #[test]
     fn each_export_that_shares_has_a_domain_and_all_others_one() {
-        use Readers::{All, Nobody, Own};
+        const OWN: Option<Readers> = Some(Readers::Own);
+        const ALL: Option<Readers> = Some(Readers::All);
         let some = config(&[false, true, false, true]);
-        assert_eq!(layout(&some, true), (vec![Own, All, All], vec![0, 1, 0, 2]));
+        assert_eq!(layout(&some, true), (vec![OWN, ALL, ALL], vec![0, 1, 0, 2]));
         assert_eq!(some.cache_domains(), 3);
-        assert_eq!(layout(&some, false), (vec![Nobody], vec![0; 4]));
-        assert_eq!(layout(&config(&[true]), true), (vec![All], vec![0]));
-        assert_eq!(layout(&config(&[false]), true), (vec![Own], vec![0]));
-        assert_eq!(layout(&config(&[true, false]), true), (vec![Own, All], vec![1, 0]));
+        assert_eq!(layout(&some, false), (vec![None], vec![0; 4]));
+        assert_eq!(layout(&config(&[true]), true), (vec![ALL], vec![0]));
+        assert_eq!(layout(&config(&[false]), true), (vec![OWN], vec![0]));
+        assert_eq!(layout(&config(&[true, false]), true), (vec![OWN, ALL], vec![1, 0]));
         let squashed = Config { squash_root: true, ..config(&[false]) };
-        assert_eq!(layout(&squashed, true), (vec![Nobody], vec![0]));
+        assert_eq!(layout(&squashed, true), (vec![None], vec![0]));
         let layout = Layout::new(&some, true);
         assert!(layout.shares(1) && layout.shares(3) && !layout.shares(0) && !layout.shares(2));
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dafs_fabric::mem::{Life, PAGE_BYTES};
-use dafs_fabric::{Arena, ArenaError, Domain, RegisterError, Rkey, Span};
+use dafs_fabric::{Arena, ArenaError, Domain, Readers, RegisterError, Rkey, Span};
 use dafs_message::ConnId;
 use dafs_protocol::{LIFE_SERVER, LIFE_SESSIONS};
 use dafs_unifier::{DomainId, Unifier};
@@ -192,12 +192,12 @@ pub enum NotShown {
 /// # Errors
 /// [`NotShown`].
 pub fn entries(
-    make: fn(usize, usize) -> Result<Arc<Arena>, ArenaError>,
+    readers: Readers,
     domain: &Domain,
     cache_bytes: usize,
 ) -> Result<(Arc<Arena>, Life), NotShown> {
     let bytes = Unifier::entries_bytes(cache_bytes);
-    let entries = make(bytes, bytes.next_power_of_two())?;
+    let entries = Arena::for_readers(bytes, bytes.next_power_of_two(), readers)?;
     // Before anybody is told: who maps it finds it begun.
     let life = Life::begin(&entries, LIFE_SERVER, LIFE_SESSIONS)?;
     domain.let_peers_read(&entries.span(0, entries.len()))?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dafs_fabric::mem::Life;
 use dafs_fabric::sim::Rng;
-use dafs_fabric::{Arena, ArenaError, Domain, Listener, Words, poison};
+use dafs_fabric::{Arena, ArenaError, Domain, Listener, Readers, Words, poison};
 use dafs_message::{Node, incoming_private_data};
 use dafs_protocol::{Identity, LIFE_SERVER, SameHostToken, SessionId, WriteVerifier};
 use dafs_server::{
@@ -305,15 +305,18 @@ impl SimServer {
 
 /// The cache's, and its entries' with the life that they have, where clients read it by themselves.
 fn memory(plan: &Plan, domain: &Domain) -> Result<(Arc<Arena>, Option<Shown>), ArenaError> {
-    let make = if domain.shares_memory() { Arena::for_readers } else { Arena::in_segments };
-    let arena = make(plan.arena_bytes, plan.segment_bytes)?;
+    let (bytes, segment_bytes) = (plan.arena_bytes, plan.segment_bytes);
+    let arena = match domain.shares_memory() {
+        true => Arena::for_readers(bytes, segment_bytes, Readers::Own)?,
+        false => Arena::in_segments(bytes, segment_bytes)?,
+    };
     // Where a device does not take it, the server copies.
     let _ = domain.let_peers_read(&arena.span(0, arena.len()));
     // What was in memory before is no file's, and nothing is written where nobody reserved.
     poison::switch_on(std::array::from_fn(|at| (at * 37 + 11) as u8));
     poison::fill(&arena.span(0, arena.len()));
     let shown = match domain.shares_memory() {
-        true => shown_entries(Arena::for_readers, domain, arena.len()).ok(),
+        true => shown_entries(Readers::Own, domain, arena.len()).ok(),
         false => None,
     };
     Ok((arena, shown))

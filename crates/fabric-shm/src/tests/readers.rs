@@ -1,7 +1,7 @@
 //! Memory that peers may read: they map it, and cannot write it.
 
 use dafs_fabric::mem::PAGE_BYTES;
-use dafs_fabric::{RegisterError, RemoteSpan};
+use dafs_fabric::{Readers, RegisterError, RemoteSpan};
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::*;
@@ -13,7 +13,7 @@ const CACHE_BYTES: usize = 3 << 30;
 
 impl Server {
     /// The honest client reads or writes what it was told of.
-    fn one_sided(&mut self, local: &Span, remote: RemoteSpan, write: bool) -> Status {
+    pub(super) fn one_sided(&mut self, local: &Span, remote: RemoteSpan, write: bool) -> Status {
         let (near, _) = self.pair.expect("connected");
         let (id, list) = (WrId(9), &mut smallvec![local.clone()]);
         match write {
@@ -34,8 +34,8 @@ impl Server {
 fn peers_read_what_they_may_and_write_none_of_it() {
     let mut server = Server::new();
     let (_, early) = server.pair.expect("connected");
-    assert!(server.engine.lets_read(early, false), "there is nothing to be told");
-    let arena = Arena::for_readers(CACHE_BYTES, 64 << 20).expect("memory");
+    assert!(server.engine.lets_read(early, Readers::Own), "there is nothing to be told");
+    let arena = Arena::for_readers(CACHE_BYTES, 64 << 20, Readers::Own).expect("memory");
     let cache = arena.span(0, CACHE_BYTES);
     cache.copy_from(CACHE_BYTES - PAGE_BYTES, b"cached");
     let region = server.device.register(cache.clone(), READ).expect("registered");
@@ -49,7 +49,7 @@ fn peers_read_what_they_may_and_write_none_of_it() {
         }
         server.ping();
         let (_, far) = server.pair.expect("connected");
-        assert!(server.engine.lets_read(far, false));
+        assert!(server.engine.lets_read(far, Readers::Own));
         let remote = region.part(CACHE_BYTES - PAGE_BYTES, 6);
         let local = Arena::new(PAGE_BYTES).expect("memory").span(0, 6);
         assert_eq!(server.one_sided(&local, remote, false), Status::Success);
@@ -96,7 +96,7 @@ fn a_table_does_not_make_writable_what_is_for_reading() {
     use crate::memory_region::{READ, TABLE_BYTES, WRITE};
     use crate::peer_memory::PeerMemory;
 
-    let arena = Arena::for_readers(4 << 20, 2 << 20).expect("memory");
+    let arena = Arena::for_readers(4 << 20, 2 << 20, Readers::Own).expect("memory");
     let file = arena.span(0, 1).shared().expect("shared").file;
     let table = Arena::shared(TABLE_BYTES).expect("memory");
     let lies = table.span(0, TABLE_BYTES);
@@ -133,8 +133,8 @@ impl Apart {
             let region = server.device.register(span.clone(), READ).expect("registered");
             (span, region)
         };
-        let own = memory(Arena::for_readers(4 << 20, 2 << 20));
-        let all = memory(Arena::for_all_readers(4 << 20, 2 << 20));
+        let own = memory(Arena::for_readers(4 << 20, 2 << 20, Readers::Own));
+        let all = memory(Arena::for_readers(4 << 20, 2 << 20, Readers::All));
         Apart { server, own, all }
     }
 
@@ -164,7 +164,7 @@ impl Apart {
     /// Whether the server refers the honest client to that of its own user, and to that for all.
     fn lets_read(&self) -> [bool; 2] {
         let (_, far) = self.server.pair.expect("connected");
-        [false, true].map(|for_all| self.server.engine.lets_read(far, for_all))
+        [Readers::Own, Readers::All].map(|of| self.server.engine.lets_read(far, of))
     }
 }
 
@@ -187,7 +187,7 @@ fn other_users_read_what_is_for_all_once_they_are_admitted_and_nothing_else() {
     // What is registered later is told of to those who are admitted, if it is for all.
     apart.server.connect_honest();
     apart.admit();
-    let later = Arena::for_all_readers(2 << 20, 2 << 20).expect("memory");
+    let later = Arena::for_readers(2 << 20, 2 << 20, Readers::All).expect("memory");
     let span = later.span(0, later.len());
     span.copy_from(PAGE_BYTES, b"second");
     let region = apart.server.device.register(span, READ).expect("registered");
@@ -209,11 +209,13 @@ fn other_users_read_what_is_for_all_once_they_are_admitted_and_nothing_else() {
 #[test]
 fn the_servers_own_user_needs_no_admission() {
     let mut server = Server::new();
-    let arena = Arena::for_all_readers(4 << 20, 2 << 20).expect("memory");
+    let arena = Arena::for_readers(4 << 20, 2 << 20, Readers::All).expect("memory");
     let region = server.device.register(arena.span(0, 4 << 20), READ).expect("registered");
     server.ping();
     let (_, far) = server.pair.expect("connected");
-    assert!(server.engine.lets_read(far, true) && server.engine.lets_read(far, false));
+    assert!(
+        server.engine.lets_read(far, Readers::All) && server.engine.lets_read(far, Readers::Own)
+    );
     let local = Arena::new(PAGE_BYTES).expect("memory").span(0, 6);
     assert_eq!(server.one_sided(&local, region.part(0, 6), false), Status::Success);
 }
@@ -234,7 +236,7 @@ fn other_users_are_handed_one_file_and_a_table_of_it_alone() {
     // What is asked for has no answer: there are no words for it. A file of one's own makes no difference.
     let file = memfd(MFdFlags::empty(), 1 << 16, BOTH).expect("a file");
     rude.say(&Message::Segment(1), &[file.as_fd()]);
-    let more = Arena::for_readers(2 << 20, 2 << 20).expect("memory").span(0, 2 << 20);
+    let more = Arena::for_readers(2 << 20, 2 << 20, Readers::Own).expect("memory").span(0, 2 << 20);
     let _more = apart.server.device.register(more, READ).expect("registered");
     apart.server.ping();
 
@@ -286,7 +288,8 @@ fn one_user_is_admitted_so_often_and_no_more() {
     for one in &rude {
         apart.server.engine.admit(one.queue_pair);
     }
-    let lets = |apart: &Apart, one: &Rude| apart.server.engine.lets_read(one.queue_pair, true);
+    let lets =
+        |apart: &Apart, one: &Rude| apart.server.engine.lets_read(one.queue_pair, Readers::All);
     assert_eq!(rude.iter().filter(|one| lets(&apart, one)).count(), 64);
     apart.admit();
     assert_eq!(apart.lets_read(), [false, false]);
@@ -307,7 +310,7 @@ fn one_user_is_admitted_so_often_and_no_more() {
 fn who_reads_nothing_costs_no_call_in_each_pass() {
     const PASSES: usize = 40_000;
     let mut server = Server::of_strangers();
-    let arena = Arena::for_all_readers(1 << 20, 1 << 20).expect("memory");
+    let arena = Arena::for_readers(1 << 20, 1 << 20, Readers::All).expect("memory");
     let _region = server.device.register(arena.span(0, 1 << 20), READ).expect("registered");
     let rude = server.rude();
     // It says again and again that it sleeps, so it is rung each time.
@@ -320,7 +323,10 @@ fn who_reads_nothing_costs_no_call_in_each_pass() {
         rude.store(taken, time * 64);
     }
     server.engine.admit(rude.queue_pair);
-    assert!(!server.engine.lets_read(rude.queue_pair, true), "there was no room to tell it");
+    assert!(
+        !server.engine.lets_read(rude.queue_pair, Readers::All),
+        "there was no room to tell it"
+    );
     let counts = |server: &Server| (server.engine.system_calls(), server.engine.rounds());
     let before = counts(&server);
     (0..PASSES).for_each(|_| server.poll());
@@ -331,7 +337,7 @@ fn who_reads_nothing_costs_no_call_in_each_pass() {
     wait("to be told", || {
         while heard(&rude.socket).is_some_and(|bytes| !bytes.is_empty()) {}
         server.poll();
-        server.engine.lets_read(rude.queue_pair, true).then_some(())
+        server.engine.lets_read(rude.queue_pair, Readers::All).then_some(())
     });
     server.ping();
 }

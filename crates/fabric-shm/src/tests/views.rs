@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use dafs_fabric::mem::PAGE_BYTES;
-use dafs_fabric::{RemoteSpan, Rkey, Views, Words};
+use dafs_fabric::{Readers, RemoteSpan, Rkey, Views, Words};
 
 use super::*;
 
@@ -20,7 +20,7 @@ struct Lending {
 impl Lending {
     fn new() -> Lending {
         let mut server = Server::new();
-        let arena = Arena::for_readers(CACHE_BYTES, 2 << 20).expect("memory");
+        let arena = Arena::for_readers(CACHE_BYTES, 2 << 20, Readers::Own).expect("memory");
         let cache = arena.span(0, CACHE_BYTES);
         cache.copy_from(PAGE_BYTES, b"lent to be read");
         let read = Access { remote_read: true, remote_write: false };

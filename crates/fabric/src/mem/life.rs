@@ -254,6 +254,7 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     use super::*;
+    use crate::mem::Readers;
 
     const SERVER: usize = 3;
     const SESSIONS: Range<usize> = 512..515;
@@ -261,7 +262,7 @@ mod tests {
     const CHILD: &str = "DAFS_TEST_LIFE";
 
     fn arena() -> Arc<Arena> {
-        Arena::for_readers(BYTES, PAGE_BYTES).expect("memory")
+        Arena::for_readers(BYTES, PAGE_BYTES, Readers::Own).expect("memory")
     }
 
     fn begin(arena: &Arc<Arena>) -> Life {

@@ -1,6 +1,6 @@
 //! Memory that one process writes, and others of its host may read.
 
-use std::io::Result;
+use std::io::{ErrorKind, Result};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -9,10 +9,23 @@ use super::shared::{READ_WRITE, SharedFile, align_of, checked_bytes, ok, system}
 use super::{Arena, HUGE_PAGE_BYTES, Keep, PAGE_BYTES, Span};
 use crate::error::ArenaError;
 
+/// Which peers may read memory that [is for readers](Arena::for_readers): whoever maps a file of it reads all of it,
+/// so this is a property of the file, for its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readers {
+    /// This process's own user and root, who could read all of its memory anyway. They read what is for others, too.
+    Own,
+    /// Peers of this user as well, when they are [admitted](crate::Engine::admit): memory of which nothing is secret
+    /// to him.
+    User(u32),
+    /// Peers of any user, when they are admitted: memory of which nothing is secret to anybody who is let in.
+    All,
+}
+
 impl SharedFile {
     /// What a peer is given: a descriptor for reading, of an arena [for readers](Arena::for_readers).
     pub fn for_peers(&self) -> BorrowedFd<'_> {
-        self.for_readers.as_ref().map_or(self.as_fd(), AsFd::as_fd)
+        self.for_readers.as_ref().map_or(self.as_fd(), |(fd, _)| fd.as_fd())
     }
 
     /// Bytes that it takes of memory, whoever had touched it first.
@@ -38,47 +51,32 @@ impl SharedFile {
         self.for_readers.is_some()
     }
 
-    /// For reading only, and peers of any user may be given it.
-    pub fn is_for_all(&self) -> bool {
-        self.for_all && self.is_for_readers()
+    /// Which peers are given it, where it is for reading only.
+    pub fn readers(&self) -> Option<Readers> {
+        self.for_readers.as_ref().map(|(_, readers)| *readers)
+    }
+
+    /// Who owns a file may open it anew, to write, by what he was given to read.
+    fn is_own(&self) -> Result<bool> {
+        let file = std::fs::File::from(self.as_fd().try_clone_to_owned()?);
+        Ok(file.metadata()?.uid() == crate::local::effective_uid())
     }
 }
 
 impl Arena {
     /// As [`in_segments`](Arena::in_segments), of memory that peers of this host can be given as that of
-    /// [`shared`](Arena::shared), but for reading only.
+    /// [`shared`](Arena::shared), but for reading only, where they are `readers` of it.
     ///
     /// # Errors
-    /// [`ArenaError`]. There may be no /proc, or a limit of the size of files.
+    /// [`ArenaError`]. There may be no /proc, or a limit of the size of files. A thread that acts as another user in
+    /// file systems makes none: it would be that user's file.
     ///
     /// # Panics
     /// As of `in_segments`.
     pub fn for_readers(
         bytes: usize,
         segment_bytes: usize,
-    ) -> std::result::Result<Arc<Arena>, ArenaError> {
-        Arena::to_be_read(bytes, segment_bytes, false)
-    }
-
-    /// As [`for_readers`](Arena::for_readers), for peers of any user: memory of which nothing is secret to
-    /// anybody who is let in.
-    ///
-    /// # Errors
-    /// As of `for_readers`.
-    ///
-    /// # Panics
-    /// As of `in_segments`.
-    pub fn for_all_readers(
-        bytes: usize,
-        segment_bytes: usize,
-    ) -> std::result::Result<Arc<Arena>, ArenaError> {
-        Arena::to_be_read(bytes, segment_bytes, true)
-    }
-
-    fn to_be_read(
-        bytes: usize,
-        segment_bytes: usize,
-        for_all: bool,
+        readers: Readers,
     ) -> std::result::Result<Arc<Arena>, ArenaError> {
         let whole_pages = segment_bytes.is_power_of_two() && segment_bytes >= PAGE_BYTES;
         assert!(whole_pages, "segments of {segment_bytes} bytes");
@@ -87,8 +85,10 @@ impl Arena {
         let len = arena.len;
         let refused = |source| ArenaError::System { bytes: len, source };
         let mut file = SharedFile::new(len).map_err(refused)?;
-        file.for_readers = Some(file.read_only().map_err(refused)?);
-        file.for_all = for_all;
+        if !file.is_own().map_err(refused)? {
+            return Err(refused(ErrorKind::PermissionDenied.into()));
+        }
+        file.for_readers = Some((file.read_only().map_err(refused)?, readers));
         arena.show(file.as_fd(), READ_WRITE).map_err(refused)?;
         arena.keep_out_of_dumps();
         file.close_seals().map_err(refused)?;
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     fn arena() -> Arc<Arena> {
-        Arena::for_readers(3 * HUGE_PAGE_BYTES, HUGE_PAGE_BYTES).expect("memory")
+        Arena::for_readers(3 * HUGE_PAGE_BYTES, HUGE_PAGE_BYTES, Readers::Own).expect("memory")
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
         let span = arena.span(PAGE_BYTES, 5);
         span.copy_from(0, b"hello");
         let file = span.shared().expect("shared").file;
-        assert!(file.is_for_readers());
+        assert!(file.is_for_readers() && file.readers() == Some(Readers::Own));
         let theirs = Arena::span_of_peer(file.for_peers(), file.len()).expect("mapped");
         assert!(span.is_writable() && !theirs.is_writable() && !theirs.is_shared());
         let mut seen = [0; 5];

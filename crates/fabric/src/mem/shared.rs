@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Arena, Buffer, HUGE_PAGE_BYTES, Keep, PAGE_BYTES, Span};
+use super::{Arena, Buffer, HUGE_PAGE_BYTES, Keep, PAGE_BYTES, Readers, Span};
 use crate::error::ArenaError;
 
 /// Neither longer nor shorter: who maps it meets no end that was not there.
@@ -26,10 +26,8 @@ pub(super) fn align_of(bytes: usize) -> usize {
 pub struct SharedFile {
     fd: OwnedFd,
     len: usize,
-    /// What peers are given who are to read it, and no more.
-    pub(super) for_readers: Option<OwnedFd>,
-    /// Those may be of any user.
-    pub(super) for_all: bool,
+    /// What peers are given who are to read it, and no more, and who they are.
+    pub(super) for_readers: Option<(OwnedFd, Readers)>,
     retired: AtomicBool,
 }
 
@@ -47,7 +45,7 @@ impl SharedFile {
         // SAFETY: as above.
         ok(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
         let retired = AtomicBool::new(false);
-        Ok(SharedFile { fd, len, for_readers: None, for_all: false, retired })
+        Ok(SharedFile { fd, len, for_readers: None, retired })
     }
 
     /// A peer may write to it for ever: a process that has died, whose child may have it mapped. Who has

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::SimNet;
-use super::provider::{Request, of_root, parse};
+use super::provider::{Request, of_user, parse};
 use super::queue_pair::{Landing, PostedTag, Work};
 use super::world::{Action, EngineState, Ready, Receive, World};
 use crate::engine::{Engine, Waiter};
 use crate::error::{ConnectError, PostError};
-use crate::mem::{Arena, Piece, Span, Views};
+use crate::mem::{Arena, Piece, Readers, Span, Views};
 use crate::types::{
     Address, DeviceAttr, Incoming, NAME_BYTES_MAX, NAMED_READ_BYTES_MAX, NamedAsk, Opcode,
     PeerInfo, QueuePair, QueuePairEvent, RemoteSpan, Rkey, SgList, ShortMessage, Status, Tag,
@@ -189,7 +189,12 @@ impl Engine for SimEngine {
         }
         let world = self.net.world();
         let peer = world.qps.get(&queue_pair.0).filter(|qp| qp.is_connected())?.peer?;
-        Some(of_root(world.qps.get(&peer)?.node))
+        Some(of_user(self.net.peer_uid, world.qps.get(&peer)?.node))
+    }
+
+    fn lets_read(&self, _: QueuePair, readers: Readers) -> bool {
+        let uid = self.net.peer_uid;
+        uid == 0 || readers == Readers::All || readers == Readers::User(uid)
     }
 
     fn view(&mut self, queue_pair: QueuePair, remotes: &[RemoteSpan]) -> Option<Views> {

@@ -75,6 +75,8 @@ pub struct SimConfig {
     pub faults: FaultConfig,
     /// All nodes are of one host, and find each other by a token ([`Device::same_host`](crate::Device::same_host)).
     pub same_host: bool,
+    /// Whose all nodes are to each other. Where that is not root, they read what is for this user, and for all.
+    pub peer_uid: u32,
 }
 
 impl SimConfig {
@@ -98,7 +100,7 @@ impl SimConfig {
             schemes: &["sim"],
             ..DeviceAttr::none("sim")
         };
-        SimConfig { seed, attr, faults: FaultConfig::default(), same_host: false }
+        SimConfig { seed, attr, faults: FaultConfig::default(), same_host: false, peer_uid: 0 }
     }
 
     /// Devices that forgive no more than those of verbs do (docs/decisions/0002): memory must be
@@ -138,6 +140,7 @@ pub struct SimNet {
     /// What they are: the same, but in tests of what finds liars.
     truth: DeviceAttr,
     same_host: bool,
+    peer_uid: u32,
     world: Mutex<World>,
 }
 
@@ -150,9 +153,9 @@ impl SimNet {
 
     /// A network whose devices claim to be something else than they are.
     fn lying(config: SimConfig, claims: DeviceAttr) -> Arc<SimNet> {
-        let SimConfig { seed, attr: truth, faults, same_host } = config;
+        let SimConfig { seed, attr: truth, faults, same_host, peer_uid } = config;
         let world = Mutex::new(World::new(seed, truth.clone(), faults));
-        Arc::new(SimNet { seed, attr: claims, truth, same_host, world })
+        Arc::new(SimNet { seed, attr: claims, truth, same_host, peer_uid, world })
     }
 
     /// The network card of `node`. All devices opened through it fall with the node.

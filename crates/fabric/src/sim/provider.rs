@@ -153,7 +153,12 @@ impl Listener for SimListener {
             let Some(qp) = world.qps.get(&from) else { continue };
             let (private_data, node) = (qp.private_data.clone(), qp.node);
             let inner = Box::new(Request { net: self.net.clone(), from: Some(from) });
-            return Some(Incoming { private_data, peer: of_root(node), device: 0, inner });
+            return Some(Incoming {
+                private_data,
+                peer: of_user(self.net.peer_uid, node),
+                device: 0,
+                inner,
+            });
         }
     }
 
@@ -168,10 +173,10 @@ impl Drop for SimListener {
     }
 }
 
-/// A node is one machine, of root.
-pub(super) fn of_root(node: u32) -> PeerInfo {
-    let root = Credentials { uid: 0, gid: 0, groups: Vec::new() };
-    PeerInfo { credentials: Some(root), ends: None, text: format!("node {node}") }
+/// A node is one machine, of one user.
+pub(super) fn of_user(uid: u32, node: u32) -> PeerInfo {
+    let who = Credentials { uid, gid: uid, groups: Vec::new() };
+    PeerInfo { credentials: Some(who), ends: None, text: format!("node {node}") }
 }
 
 /// A connection request on its way to an engine. Dropped, it is refused.

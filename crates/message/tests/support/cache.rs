@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::{Arena, Domain, Span};
+use dafs_fabric::{Arena, Domain, Readers, Span};
 use dafs_message::ReferenceQuota;
 
 use super::Plan;
@@ -21,7 +21,8 @@ pub const QUOTA_BYTES: usize = 1 << 20;
 impl Cache {
     pub fn new(domain: &Domain, plan: &Plan) -> Option<Cache> {
         let bytes = (plan.data_max.max(16384) + 5).next_multiple_of(4096);
-        let arena = Arena::for_readers((plan.cached * bytes).max(1), 1 << 30).unwrap();
+        let arena =
+            Arena::for_readers((plan.cached * bytes).max(1), 1 << 30, Readers::Own).unwrap();
         arena.span(0, arena.len()).write_message(0, &vec![0xee; arena.len()]);
         let is_there = plan.cached > 0;
         if is_there {

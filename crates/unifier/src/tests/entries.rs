@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use dafs_fabric::Readers;
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::EntryState;
 
@@ -408,7 +409,8 @@ mod triggers {
     #[test]
     fn entries_are_in_the_memory_that_is_given_for_them() {
         const ARENA: usize = 1 << 20;
-        let shown = Arena::for_readers(Unifier::entries_bytes(ARENA), 1 << 20).expect("memory");
+        let shown = Arena::for_readers(Unifier::entries_bytes(ARENA), 1 << 20, Readers::Own)
+            .expect("memory");
         let file = shown.span(0, 1).shared().expect("shared").file;
         let words = Words::of_peer(file.for_peers(), file.len()).expect("mapped");
         let unifier =

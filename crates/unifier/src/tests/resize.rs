@@ -12,7 +12,7 @@ use crate::{CachedFile, Config, Reader, Unifier};
 use dafs_fabric::sim::{FaultConfig, SimConfig, SimNet};
 use dafs_fabric::{
     Access, Address, Arena, ConnectError, Device, DeviceAttr, Domain, Engine, Listener,
-    MemoryRegion, OpenError, Provider, RegisterError, Span, poison,
+    MemoryRegion, OpenError, Provider, Readers, RegisterError, Span, poison,
 };
 
 const MIB: usize = 1 << 20;
@@ -26,7 +26,7 @@ fn a_cache_gives_memory_back_and_takes_it_again() {
 
 #[test]
 fn memory_that_peers_read_is_given_back_too() {
-    let arena = Arena::for_readers(8 * MIB, 2 * MIB).expect("memory");
+    let arena = Arena::for_readers(8 * MIB, 2 * MIB, Readers::Own).expect("memory");
     let file = arena.span(0, 1).shared().expect("shared").file;
     let file = std::fs::File::from(file.for_peers().try_clone_to_owned().expect("a descriptor"));
     let has = || file.metadata().expect("its size").blocks() * 512;
@@ -38,7 +38,7 @@ fn memory_that_peers_read_is_given_back_too() {
 
 #[test]
 fn what_readers_make_of_holes_is_given_back_again() {
-    let arena = Arena::for_all_readers(8 * MIB, 2 * MIB).expect("memory");
+    let arena = Arena::for_readers(8 * MIB, 2 * MIB, Readers::All).expect("memory");
     let file = arena.span(0, 1).shared().expect("shared").file;
     let config = Config { least_bytes: 64 << 10, ..config(8 * MIB) };
     let unifier = Unifier::new(arena.clone(), config, VERIFIER);
@@ -66,7 +66,7 @@ fn what_readers_make_of_holes_is_given_back_again() {
 
 #[test]
 fn what_a_reader_makes_of_a_few_holes_costs_no_look_at_all_others() {
-    let arena = Arena::for_all_readers(512 * MIB, 32 * MIB).expect("memory");
+    let arena = Arena::for_readers(512 * MIB, 32 * MIB, Readers::All).expect("memory");
     let file = arena.span(0, 1).shared().expect("shared").file;
     let config = Config { least_bytes: 64 << 10, least_part: 512, ..config(512 * MIB) };
     let unifier = Unifier::new(arena.clone(), config, VERIFIER);
