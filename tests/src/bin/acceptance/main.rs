@@ -64,5 +64,10 @@ fn main() -> ExitCode {
     {
         return shared_memory::victim::run(mode, url);
     }
+    if let [mode, reads] = args.as_slice()
+        && mode == optimistic::counted::MODE
+    {
+        return optimistic::counted::run(reads);
+    }
     run(BARS, &args)
 }

@@ -17,10 +17,9 @@ mod profile;
 mod workload;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use dafs_tests::Served;
 use profile::Profile;
 use workload::{Network, READS};
 
@@ -36,10 +35,11 @@ const BOUNDS: [(&str, [f64; 3]); 10] = [
     ("client, shm", [1265.0, 2.1, 0.01]),
     ("server, shm, 1", [1955.0, 2.1, 0.02]),
     ("client, shm, 1", [1835.0, 2.1, 0.04]),
-    (HITS, [197.0, 1.1, 0.01]),
+    (HITS, [200.0, 1.1, 0.01]),
 ];
 
-/// Reads that a client answers by itself: instructions beside the copy.
+/// Reads that a client answers by itself. It is the program of the bars that makes them, as threads and processes are
+/// needed, without which this program is built.
 const HITS: &str = "client, hits";
 
 /// What is counted, taken apart: `END[, cold | hits][, NETWORK][, DEPTH]`.
@@ -69,23 +69,17 @@ impl What<'_> {
         Ok(what)
     }
 
-    /// Arguments by which this program runs it, beside the server at `url`, or with files in `dir`.
-    fn workload(&self, url: Option<String>, dir: &Path) -> Vec<String> {
+    /// What runs under the profiler: this program or one that lies beside it, with files in `dir`.
+    fn command(&self, this: PathBuf, dir: &Path) -> (PathBuf, Vec<String>) {
+        if self.hits {
+            let reads = READS.to_string();
+            return (this.with_file_name("acceptance"), vec!["--hits".into(), reads]);
+        }
         let reads = if self.cold { "cold" } else { "cached" };
-        let (reads, place) = match url {
-            Some(url) => ("hits", url),
-            None => (reads, dir.display().to_string()),
-        };
-        let words = ["--workload", reads, self.network, self.depth, &place];
-        words.map(String::from).into()
+        let dir = dir.display().to_string();
+        let args = ["--workload", reads, self.network, self.depth, &dir];
+        (this, args.map(String::from).into())
     }
-}
-
-/// A server of a file in `dir`, which others may map.
-fn served(dir: &Path) -> Result<Served, String> {
-    workload::file_of_hits(dir).map_err(|error| error.to_string())?;
-    dafs_tests::served::as_in_use(true);
-    Ok(Served::start(dir, &["--datapath", "unifier"]))
 }
 
 /// `None`: it cannot be counted here, which is told.
@@ -95,21 +89,20 @@ fn profile(text: &str) -> Result<Option<Profile>, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let what = What::parse(text)?;
     let end = what.end;
-    // A process of its own, until it is dropped.
-    let server = what.hits.then(|| served(dir.path())).transpose()?;
     if what.cold
         && let Err(error) = workload::direct(dir.path())
     {
         println!("{text}: not counted in {}: {error}", dir.path().display());
         return Ok(None);
     }
+    let (program, args) = what.command(this, dir.path());
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--collect-systime=yes", "--compress-strings=yes"])
         .arg(format!("--toggle-collect=*counted_{end}*"))
         .arg("--zero-before=*counting_begins*")
         .arg(format!("--callgrind-out-file={}", file.display()))
-        .arg(this)
-        .args(what.workload(server.as_ref().map(|server| server.at("")), dir.path()))
+        .arg(program)
+        .args(args)
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("valgrind: {error}"))?;
@@ -142,13 +135,12 @@ fn print(what: &str, profile: &Profile) -> [f64; 3] {
 }
 
 /// Runs what is counted: this program, under the profiler.
-fn workload(reads: &str, network: &str, depth: &str, place: &str) -> ExitCode {
+fn workload(reads: &str, network: &str, depth: &str, dir: &str) -> ExitCode {
     let (Some(network), Ok(depth)) = (Network::named(network), depth.parse()) else {
         return ExitCode::from(2);
     };
     match reads {
-        "hits" => workload::hits(place),
-        "cold" => workload::cold(&network, Path::new(place)),
+        "cold" => workload::cold(&network, Path::new(dir)),
         _ => workload::cached(&network, depth),
     }
     ExitCode::SUCCESS
@@ -158,7 +150,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let usual = BOUNDS.map(|(what, _)| what);
     let asked: &[&str] = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--workload", reads, network, depth, at] => return workload(reads, network, depth, at),
+        ["--workload", reads, network, depth, dir] => return workload(reads, network, depth, dir),
         [what] if !what.starts_with("--") => &[what],
         [] | ["--check"] => &usual,
         _ => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_client::core::{Core, CoreConfig, FileKey, Memory, Owner, Place, Work};
-use dafs_client::{File, Interrupt, OpenOptions, Output, SessionOptions};
+use dafs_client::{OpenOptions, Output, SessionOptions};
 use dafs_fabric::{Address, Buffer, Domain, Provider, SharedPool};
 use dafs_fabric_shm::ShmProvider;
 use dafs_fabric_tcp::TcpProvider;
@@ -18,7 +18,6 @@ use dafs_server::{Limits, Optimistic, Proof, Worker};
 use dafs_store::memory::MemoryStore;
 use dafs_store::{Disk, Store, ThreadIo};
 use dafs_store_posix::{HandleKey, OpenStoreError, PosixOptions, PosixStore};
-use dafs_tests::client::session_by_shm;
 use dafs_tests::in_process::shared_as;
 
 /// Reads at a time, where it is not one.
@@ -288,39 +287,4 @@ pub(crate) fn cold(network: &Network, dir: &Path) {
     pair.reads(file, &mut blocks, COLD_BEFORE);
     counting_begins();
     pair.reads(file, &mut blocks, READS);
-}
-
-/// What the profiler looks for.
-#[inline(never)]
-fn counted_client_hit(file: &File, into: &mut [u8], offset: u64) -> bool {
-    matches!(file.read_at(into, offset), Ok(BLOCK))
-}
-
-/// What hits are read from: a file of as many blocks as are read.
-pub(crate) fn file_of_hits(dir: &Path) -> std::io::Result<()> {
-    std::fs::write(dir.join("file"), vec![7; BLOCKS as usize * BLOCK])
-}
-
-/// Runs what is counted: reads that a client of the server at `url` answers by itself, out of the server's cache.
-pub(crate) fn hits(url: &str) {
-    let session = session_by_shm(url, |_| {}).expect("a session by shared memory");
-    let file = session.open(b"file", OpenOptions::read()).expect("open");
-    let mut into = vec![0; BLOCK];
-    let mut blocks = (0..).map(|number| (number + 1) * 409 % BLOCKS);
-    // Calls of this thread may have been interrupted, which the compiler would know if it were not so.
-    drop(Interrupt::new().watch());
-    // Of a length that the compiler does not know.
-    let mut read = |block: u64| {
-        counted_client_hit(&file, std::hint::black_box(&mut into), block * BLOCK as u64)
-    };
-    // The server is asked where blocks are when some were missed.
-    for block in blocks.by_ref().take(2 * BLOCKS as usize) {
-        assert!(read(block), "a whole block");
-    }
-    let before = session.info().optimistic.hits;
-    counting_begins();
-    for block in blocks.take(READS) {
-        assert!(read(block), "a whole block");
-    }
-    assert_eq!(session.info().optimistic.hits - before, READS as u64, "no hits");
 }

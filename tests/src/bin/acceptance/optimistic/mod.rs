@@ -1,6 +1,7 @@
 //! optimistic: reads without the server, beside bare copies in the same process, by the paper's
 //! experiments, and against a storm of changes.
 
+pub(crate) mod counted;
 mod hot;
 mod paper;
 mod speed;
