@@ -1,7 +1,9 @@
 //! Memory that peers of one user may read: which descriptors come to whom, and when.
 
+use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
+use std::sync::Mutex;
 
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::{ArenaError, Readers};
@@ -55,25 +57,27 @@ struct Hands {
 impl Hands {
     /// Takes all that has come.
     fn take(&mut self, socket: BorrowedFd<'_>) {
+        while self.take_one(socket) {}
+    }
+
+    fn take_one(&mut self, socket: BorrowedFd<'_>) -> bool {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        while let Ok(received) = sys::receive(socket, &mut bytes, Take::Message) {
-            if received.is_end {
-                break;
+        let Ok(received) = sys::receive(socket, &mut bytes, Take::Message) else { return false };
+        let ids: Vec<_> = received.descriptors.iter().map(|fd| id(fd.as_fd())).collect();
+        match (Message::decode(&bytes[..received.len]), ids.as_slice()) {
+            (Some(Message::Table), [table]) => self.tables.push(*table),
+            (Some(Message::Segment(number)), [segment]) => {
+                assert!(self.segments.iter().all(|known| known.0 != number), "told twice");
+                self.segments.push((number, *segment));
             }
-            let ids: Vec<_> = received.descriptors.iter().map(|fd| id(fd.as_fd())).collect();
-            match (Message::decode(&bytes[..received.len]), ids.as_slice()) {
-                (Some(Message::Table), [table]) => self.tables.push(*table),
-                (Some(Message::Segment(number)), [segment]) => {
-                    self.segments.push((number, *segment));
-                }
-                (Some(Message::Forget(number)), []) => {
-                    let at = self.segments.iter().position(|known| known.0 == number);
-                    self.segments.remove(at.expect("he was told of it"));
-                }
-                (other, []) => assert!(matches!(other, Some(Message::Bell | Message::Accept(..)))),
-                (other, ids) => panic!("{} descriptors with {other:?}", ids.len()),
+            (Some(Message::Forget(number)), []) => {
+                let at = self.segments.iter().position(|known| known.0 == number);
+                self.segments.remove(at.expect("he was told of it"));
             }
+            (Some(Message::Bell), []) => {}
+            (other, ids) => panic!("{} descriptors with {other:?}", ids.len()),
         }
+        true
     }
 
     fn files(&self) -> Vec<FileId> {
@@ -283,5 +287,96 @@ fn nobody_makes_memory_for_readers_as_another_user() {
         let made = make(readers).join().expect("it ends");
         let Err(ArenaError::System { source, .. }) = made else { panic!("{made:?}") };
         assert_eq!(source.kind(), std::io::ErrorKind::PermissionDenied);
+    }
+}
+
+/// What was told half, for want of room, is not told twice.
+#[test]
+fn whose_socket_is_full_is_told_once_when_there_is_room() {
+    let (shared, device) = device();
+    let mut of = Of::admitted(&shared, HIM);
+    while sys::send(of.peer.fd(), &Message::Bell.encode()).is_ok() {}
+    let shown = [HIM, HER, HIM].map(|uid| Shown::new(&device, Readers::User(uid)));
+    let reads = |of: &Of| of.peer.reads(Readers::User(HIM));
+    assert!(of.peer.lags() && !reads(&of));
+    let mut steps = 0;
+    while of.peer.lags() {
+        assert!(!reads(&of), "not before he was told of all");
+        assert!(of.hands.take_one(of.socket.as_fd()), "something is in his socket");
+        shared.table.tell_again(&of.peer);
+        steps += 1;
+    }
+    assert!(steps > 1, "all had room at once");
+    shared.table.tell_again(&of.peer);
+    shared.admit(&of.peer);
+    assert_eq!(of.files(), [shown[0].id(), shown[2].id()]);
+    assert!(reads(&of) && of.hands.tables.len() == 1);
+}
+
+/// Memory comes and goes while peers do, in threads of their own.
+#[test]
+fn nobody_is_told_of_what_is_for_others_while_all_come_and_go() {
+    const ROUNDS: usize = 60;
+    let (shared, device) = device();
+    let users = [HIM, HER, 7];
+    let of_whom: Mutex<HashMap<FileId, Readers>> = Mutex::default();
+    let kept: Mutex<Vec<Shown>> = Mutex::default();
+    let known = |file| *of_whom.lock().expect("no panic").get(&file).expect("made here");
+    let show = |readers| {
+        let arena = Arena::for_readers(BYTES, BYTES, readers).expect("memory");
+        let span = arena.span(0, BYTES);
+        let file = id(span.shared().expect("shared").file.as_fd());
+        of_whom.lock().expect("no panic").insert(file, readers);
+        let region = device.register(span.clone(), READ).expect("registered");
+        Shown { span, region }
+    };
+    let look = |of: &mut Of, uid| {
+        shared.table.tell_again(&of.peer);
+        for file in of.files() {
+            let readers = known(file);
+            assert!(readers == Readers::All || readers == Readers::User(uid), "{readers:?}");
+        }
+    };
+    let mut last: Vec<_> = users.map(|uid| (uid, Of::admitted(&shared, uid))).into();
+    std::thread::scope(|scope| {
+        for uid in users {
+            let (shared, look) = (&shared, &look);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let mut of = Of::new(shared, uid);
+                    look(&mut of, uid);
+                    assert_eq!(of.files(), [], "he is not admitted");
+                    shared.admit(&of.peer);
+                    (0..round % 4).for_each(|_| look(&mut of, uid));
+                }
+            });
+        }
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                let readers = [HIM, HER, 7].map(Readers::User);
+                let readers = [readers.as_slice(), &[Readers::All, Readers::Own]];
+                let shown = show(readers.concat()[round % 5]);
+                // Some stay.
+                if round % 6 == 0 {
+                    kept.lock().expect("no panic").push(shown);
+                } else {
+                    drop(shown);
+                    shared.table.sweep();
+                }
+            }
+        });
+    });
+    shared.table.sweep();
+    let kept = kept.into_inner().expect("no panic");
+    assert_eq!(kept.len(), ROUNDS / 6);
+    for (uid, of) in &mut last {
+        look(of, *uid);
+        let his = |s: &&Shown| [Readers::All, Readers::User(*uid)].contains(&known(s.id()));
+        let mut expected: Vec<_> = kept.iter().filter(his).map(Shown::id).collect();
+        let mut files = of.files();
+        expected.sort_unstable();
+        files.sort_unstable();
+        assert_eq!(files, expected);
+        assert!(of.peer.reads(Readers::User(*uid)));
     }
 }
