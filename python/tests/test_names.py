@@ -81,6 +81,32 @@ def test_any_name_is_a_name(session):
     assert raised.value.errno == errno.ENAMETOOLONG
 
 
+def test_what_no_file_can_hold_is_too_large(session):
+    most = 2**63 - 1
+    with session.open("f", "w+b", buffering=0) as file:
+        file.write(b"here")
+        ways = [
+            lambda at: file.pread(8, at),
+            lambda at: file.pread(most, at),
+            lambda at: file.preadinto(bytearray(8), at),
+            lambda at: file.lend(8, at),
+            lambda at: file.pwrite(b"12345678", at),
+        ]
+        for way in ways:
+            for at in (most - 2, most):
+                with pytest.raises(OSError) as raised:
+                    way(at)
+                assert raised.value.errno == errno.EFBIG
+        assert file.pread(2, most - 2) == b""
+        file.seek(most - 2)
+        for way in (lambda: file.readinto(bytearray(8)), lambda: file.write(b"12345678")):
+            with pytest.raises(OSError) as raised:
+                way()
+            assert raised.value.errno == errno.EFBIG
+        file.seek(0)
+        assert file.read(most) == b"here"
+
+
 def test_errors_are_of_the_right_kind_and_name_the_file(session):
     session.mkdir("d")
     session.write_file("f", b"")

@@ -181,7 +181,7 @@ impl File {
     fn transfer(&self, span: &Span, offset: u64, way: Way) -> Result<usize> {
         /// Pieces under way; more gain nothing and keep slots from others.
         const PIECES_MAX: usize = 8;
-        offset.checked_add(span.len() as u64).ok_or(Status::Inval)?;
+        offset.checked_add(span.len() as u64).ok_or(Status::FBig)?;
         let inner = &self.inner.session.inner;
         let interrupt = Interrupt::watched();
         let until = Until { deadline: None, interrupt: interrupt.as_deref() };

@@ -76,9 +76,9 @@ impl File {
         let mut lent = Lent { parts: Vec::new(), bytes: 0 };
         let mut left = len;
         // No piece of it begins or ends beyond that.
-        offset.checked_add(len as u64).ok_or(Status::Inval)?;
+        offset.checked_add(len as u64).ok_or(Status::FBig)?;
         while left > 0 {
-            let at = offset.checked_add(lent.bytes as u64).ok_or(Status::Inval)?;
+            let at = offset.checked_add(lent.bytes as u64).ok_or(Status::FBig)?;
             // Cut where the cache is, too.
             let first = piece_max - usize::try_from(at % piece_max as u64).unwrap_or(0);
             let mut pieces = Vec::new();
@@ -107,7 +107,7 @@ impl File {
         if let Some(bytes) = self.read_optimistic(into, offset) {
             return Ok((bytes, None));
         }
-        offset.checked_add(into.len() as u64).ok_or(Status::Inval)?;
+        offset.checked_add(into.len() as u64).ok_or(Status::FBig)?;
         let len = u32::try_from(into.len()).map_err(|_| Status::TooBig)?;
         let work = Work::Lend { file: self.key(), offset, len };
         let call = |span: &Span| session.inner.call(None, work, Memory::Span(span.clone()));

@@ -191,6 +191,49 @@ fn data_of_all_shapes() {
     assert_eq!(std::fs::metadata(served.path("f")).expect("local").len(), 9_000_005);
 }
 
+/// As the C interface answers, whichever way it is asked for.
+#[test]
+fn what_no_file_can_hold_is_too_large() {
+    let served = Served::start();
+    let session = &served.session;
+    let file = session.open(b"f", read_write()).expect("open");
+    file.write_at(b"here", 0).expect("write");
+    let most = i64::MAX as u64;
+    for offset in [most - 2, most, most + 1, u64::MAX - 2, u64::MAX] {
+        let mut into = [0; 8];
+        let read = Call::Read {
+            file: file.clone(),
+            offset,
+            buffer: Buffer::new(8).expect("buffer"),
+            len: 8,
+        };
+        let write = Call::Write {
+            file: file.clone(),
+            offset,
+            buffer: buffer(&[1; 8]),
+            len: 8,
+            stability: Stability::Unstable,
+        };
+        let outcomes = [
+            ("read", file.read_at(&mut into, offset).map(drop)),
+            ("lend", file.lend(offset, 8).map(drop)),
+            ("write", file.write_at(&[1; 8], offset).map(drop)),
+            ("stable write", file.write_at_stable(&[1; 8], offset, Stability::File).map(drop)),
+            ("kept write", file.write_kept(&[1; 8], offset).map(drop)),
+            ("flushed write", file.write_flushed(&[1; 8], offset)),
+            ("read later", session.call(read).wait().bytes().map(drop)),
+            ("write later", session.call(write).wait().bytes().map(drop)),
+        ];
+        for (what, outcome) in outcomes {
+            assert_eq!(status(outcome), Some(Status::FBig), "{what} at {offset}");
+        }
+        assert_eq!(file.read_at(&mut [], offset).expect("nothing"), 0);
+    }
+    assert_eq!(file.read_at(&mut [0; 2], most - 2).expect("behind the end"), 0);
+    assert_eq!(file.attr().expect("attributes").size, 4);
+    file.commit().expect("nothing is left to be written");
+}
+
 #[test]
 fn holes_are_found() {
     let served = Served::start();

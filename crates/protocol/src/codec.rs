@@ -69,6 +69,13 @@ pub enum DecodeError {
     Version(u32),
 }
 
+impl DecodeError {
+    /// A range of bytes that no file can have.
+    pub fn is_of_range(&self) -> bool {
+        matches!(self, DecodeError::Value("extent" | "range"))
+    }
+}
+
 /// What stands before the operations of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestHead {

@@ -219,7 +219,10 @@ impl Core {
             }
         }
         let encoded = dafs_protocol::encode_request(head, &operations, header);
-        encoded.map_err(|_| Unsendable::TooLong)?;
+        encoded.map_err(|error| match error.is_of_range() {
+            true => Unsendable::Status(Status::FBig),
+            false => Unsendable::TooLong,
+        })?;
         let noted = operations.iter().any(Operation::is_logged);
         Ok(Parts { operations: operations.len(), beside, noted })
     }
