@@ -62,7 +62,11 @@ fn a_probe_says_why_a_network_is_not_used() {
     let server = Server::start(&["--no-shm"]);
     let text = good(&["fabric", "probe", &server.url]);
     assert!(text.contains(" is reached by tcp\nby tcp: shm: the server at "), "{text}");
-    assert!(text.contains("\n  shm   no: ") && text.contains("(--no-shm?)"), "{text}");
+    assert!(
+        text.contains("\n  shm   no: ")
+            && text.contains("told not to (--no-shm, or a data path that sends"),
+        "{text}"
+    );
     // Nobody listens there any more.
     let url = server.url.clone();
     drop(server);

@@ -20,6 +20,10 @@ use crate::options::{LocalSocket, SessionOptions};
 /// For a server to answer at a network that nobody has asked for.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// A server that tells no token does not say why.
+const NOT_OFFERED: &str = "it is told not to (--no-shm, or a data path that sends from files), or it cannot, and then its \
+    log says why";
+
 /// By what a session may come nearer.
 #[derive(Debug, Clone)]
 enum By {
@@ -157,7 +161,7 @@ impl Core {
             }
             _ => self
                 .node
-                .same_host(token.ok_or_else(|| format!("{server} offers none (--no-{network}?)"))?),
+                .same_host(token.ok_or_else(|| format!("{server} offers none: {NOT_OFFERED}"))?),
         };
         let found = found.into_iter().find(|address| address.scheme == network);
         let mut address = found.ok_or_else(|| format!("{server} offers none"))?;
