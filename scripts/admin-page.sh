@@ -82,7 +82,7 @@ points() {
     tr '\n' ' ' <"$work/dom" | sed "s/.*id=\"chart-$1\"//; s/<\/figure>.*//" |
         sed 's/.*class="first" points="\([^"]*\)".*/\1/' | tr ' ' '\n' | grep , || true
 }
-for chart in requests bytes hits latency latency-writes store dirty cached sessions; do
+for chart in requests bytes hits named-reads own-reads latency latency-writes store dirty cached sessions; do
     [ "$(points $chart | wc -l)" -ge 2 ] || fail "chart '$chart' has no line"
 done
 # What stands at the axes of a chart, and in its caption.
@@ -97,6 +97,14 @@ labelled latency '[µm]s'
 labelled latency-writes '[µm]s'
 labelled cached '[KMG]iB'
 labelled hits %
+labelled named-reads /s
+labelled own-reads /s
+for part in answered refused; do
+    figure named-reads | grep -q ">  *$part " || fail "chart 'named-reads' does not tell what was $part"
+done
+for part in found 'asked after all'; do
+    figure own-reads | grep -q ">  *$part " || fail "chart 'own-reads' does not tell what was $part"
+done
 for part in p50 p99 p99.9; do
     figure latency | grep -q ">  *$part " || fail "chart 'latency' does not tell $part"
     grep -q "<th>$part</th>" "$work/dom" || fail "the table of latency does not tell $part"
