@@ -360,8 +360,11 @@ impl Connection {
         };
         if missing == Missing::Segment {
             // That it has hung up, where it has, is heard again.
-            if self.hear(MESSAGES_MAX, false)? == Heard::Left {
-                return Err("none: it has left");
+            match self.hear(MESSAGES_MAX, false)? {
+                Heard::Left => return Err("none: it has left"),
+                // What it told of with that is lost.
+                Heard::NoRoom => return Err("none: no descriptor is left for its memory"),
+                Heard::All | Heard::End => {}
             }
         }
         let Ok(found) = self.memory.find(remote, write) else { return Ok(None) };

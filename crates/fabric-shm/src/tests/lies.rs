@@ -79,6 +79,36 @@ fn entry(table: &Span, index: usize, words: [u64; 6]) -> u64 {
     key
 }
 
+/// What is told of it is lost with its descriptor: whoever goes on would never reach that memory.
+#[test]
+fn memory_for_which_no_descriptor_is_left_ends_the_connection() {
+    super::lingering::alone(has_no_descriptor_for_memory);
+}
+
+fn has_no_descriptor_for_memory() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let mut server = Server::new();
+    let (rude, table, segment) = with_memory(&mut server);
+    let ours = Arena::new(PAGE_BYTES).expect("memory").span(0, PAGE_BYTES);
+    let reach = |server: &mut Server, number: u64| {
+        let key = entry(&table, 1, [number, number, 0, 0, PAGE_BYTES as u64, READ | WRITE]);
+        let remote = RemoteSpan { rkey: Rkey(key), addr: 0, len: PAGE_BYTES as u32 };
+        let (qp, list) = (rude.queue_pair, &mut smallvec![ours.clone()]);
+        server.engine.post_rdma_write(qp, WrId(number), list, remote, true).expect("posted");
+        server.finish(WrId(number))
+    };
+    assert_eq!(reach(&mut server, 5), Status::Success);
+    let file = segment.shared().expect("shared").file;
+    rude.say(&Message::Segment(6), &[file.as_fd()]);
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, 0, hard).expect("less");
+    assert_eq!(reach(&mut server, 6), Status::Flushed);
+    let reason = server.ended(rude.queue_pair);
+    assert!(reason.contains("no descriptor is left"), "{reason}");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("as before");
+    server.ping();
+}
+
 #[test]
 fn tables_that_lie_are_access_faults() {
     let mut server = Server::new();

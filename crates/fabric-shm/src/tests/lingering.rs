@@ -173,7 +173,7 @@ fn a_full_table_of_descriptors_holds_up_nobody() {
 }
 
 /// Runs the test that calls it in a process of its own.
-fn alone(test: fn()) {
+pub(super) fn alone(test: fn()) {
     const ALONE: &str = "DAFS_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return test();
