@@ -108,6 +108,8 @@ pub enum Work {
     Write(RemoteSpan),
     /// The answer to this named read.
     NamedAnswer(u32),
+    /// It is not given.
+    NamedRefusal(u32),
 }
 
 /// Work that met a full queue.
@@ -257,6 +259,17 @@ impl Connection {
             return self.handed_over(message);
         }
         self.post_inline(sh, Work::Send, id, message, &mut SgList::new(), false);
+    }
+
+    /// Refuses a named read, behind the answers to those before it.
+    pub fn refuse_named(&mut self, sh: &mut Shared, id: WrId, number: u32) {
+        if self.outbox.is_empty() {
+            sh.posted = true;
+            // Where there is no connection any more nobody waits for it.
+            let _ = sh.engine.answer_named(self.queue_pair, id, number, None);
+        } else {
+            self.defer(sh, Work::NamedRefusal(number), id, &[], &mut SgList::new(), false);
+        }
     }
 
     /// Work waits for room in the engine's queue.
@@ -427,6 +440,7 @@ fn issue(
         Work::NamedAnswer(number) => {
             engine.answer_named(queue_pair, id, *number, Some((data, signaled)))
         }
+        Work::NamedRefusal(number) => engine.answer_named(queue_pair, id, *number, None),
     }
 }
 

@@ -343,7 +343,11 @@ impl Engine for SimEngine {
         data: Option<(&mut SgList, bool)>,
     ) -> Result<(), PostError> {
         self.offers(|attr| attr.verifies_names)?;
+        if !self.net.world().is_next_named(queue_pair.0, id) {
+            return Err(PostError::Unsupported);
+        }
         let Some((data, signaled)) = data else {
+            self.net.world().is_answered(queue_pair.0);
             return self.net.world().refuse_named(queue_pair.0, id);
         };
         if !self.net.world().asks_for(queue_pair.0, id, sg_bytes(data)) {
@@ -351,6 +355,7 @@ impl Engine for SimEngine {
         }
         let work = work(Opcode::NamedAnswer, wr_id, signaled, &[], data);
         self.post(queue_pair, Work { tag: Tag(id.into()), ..work })?;
+        self.net.world().is_answered(queue_pair.0);
         data.clear();
         Ok(())
     }

@@ -20,7 +20,11 @@ impl World {
         let ask = NamedAsk::new(of, &work.header, (offset, work.len as u32));
         let asked = self.engines.get_mut(&engine).and_then(|engine| engine.asked.as_mut());
         match (ask, asked) {
-            (Some(ask), Some(asked)) if !unlucky => asked.push_back(ask),
+            (Some(ask), Some(asked)) if !unlucky => {
+                asked.push_back(ask);
+                let unanswered = self.qps.get_mut(&peer).map(|qp| &mut qp.unanswered);
+                unanswered.into_iter().for_each(|all| all.push_back(of.1));
+            }
             _ => (work.done, work.status) = (true, Status::RemoteAccess),
         }
     }
@@ -33,6 +37,16 @@ impl World {
             work.opcode == Opcode::NamedRead && work.tag.0 as u32 == id && !work.done
         };
         Some((peer, works.iter_mut().find(is_it)?))
+    }
+
+    /// It is the next one that is to be answered.
+    pub fn is_next_named(&self, queue_pair: u64, id: u32) -> bool {
+        self.qps.get(&queue_pair).is_none_or(|qp| qp.unanswered.front() == Some(&id))
+    }
+
+    /// It has its answer.
+    pub fn is_answered(&mut self, queue_pair: u64) {
+        self.qps.get_mut(&queue_pair).and_then(|qp| qp.unanswered.pop_front());
     }
 
     /// It asks for so many bytes, or is gone.

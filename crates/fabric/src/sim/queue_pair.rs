@@ -1,6 +1,6 @@
 //! One end of a connection, and the work posted to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::transfer::gather;
 use super::world::{Receive, Slot};
@@ -97,6 +97,8 @@ pub(super) struct Qp {
     pub timer: Option<Slot>,
     /// Posted and not finished, in order of posting.
     pub works: Vec<Work>,
+    /// Named reads of the peer that are to be answered, in their order.
+    pub unanswered: VecDeque<u32>,
     /// Places of the send queue in use: until the completion is polled.
     pub slots: usize,
     pub tagged: BTreeMap<u64, Landing>,
@@ -123,6 +125,7 @@ impl Qp {
             private_data: Vec::new(),
             timer: None,
             works: Vec::new(),
+            unanswered: VecDeque::new(),
             slots: 0,
             tagged: BTreeMap::new(),
             paused: None,

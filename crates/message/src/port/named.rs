@@ -70,10 +70,8 @@ impl Port {
 
     pub fn refuse_named(&mut self, named: &Named) {
         if let Some((connection, sh)) = self.find(named.conn) {
-            let (queue_pair, id) = (connection.queue_pair, connection.work_id(Target::Control, 0));
-            // Where there is no connection any more nobody waits for it.
-            let _ = sh.engine.answer_named(queue_pair, id, named.ask.id, None);
-            sh.posted = true;
+            let id = connection.work_id(Target::Control, 0);
+            connection.refuse_named(sh, id, named.ask.id);
         }
     }
 }
