@@ -127,7 +127,7 @@ impl Layout {
             first.get_or_insert_with(|| unifier.clone());
             all.push(CacheDomain::new(name.clone(), unifier));
         }
-        let unifier = CacheDomains::new(len as u64, all);
+        let unifier = CacheDomains::new(len as u64, all, 0);
         Ok(Caches { unifier, bytes: len, shown: ShownCaches::new(shown) })
     }
 }

@@ -77,7 +77,7 @@ impl CachedFile {
             // Its outcome is told to who asked for it.
             let _ = before.wait().await;
         }
-        self.core.jobs.start(&job);
+        self.core().jobs.start(&job);
         job.wait().await
     }
 
@@ -157,9 +157,9 @@ impl CachedFile {
 
     /// We have changed the store's file, which is so long now.
     pub(crate) fn changed(&self, inner: &mut Inner, store_size: Option<u64>) {
-        inner.changed.last = self.core.change();
+        inner.changed.last = self.core().change();
         (inner.stored.stale, inner.stored.size) = (true, store_size);
-        inner.changed.changes((self.core.config.clock)());
+        inner.changed.changes((self.core().config.clock)());
     }
 
     /// Waits, after an open that truncates, until the store's file is cut for good: who is told
@@ -206,7 +206,7 @@ impl CachedFile {
         };
         let inner = &mut *self.lock();
         inner.sessions.report_loss(status);
-        self.core.note_loss();
+        self.core().note_loss();
         (inner.stored.stale, inner.stored.size) = (true, None);
         match attr {
             Some(attr) => self.set_size(inner, attr.size),

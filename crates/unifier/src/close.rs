@@ -69,9 +69,9 @@ impl CachedFile {
             if outcome.is_err() || inner.stored.stale || planted(Defect::CloseWithoutFlush) {
                 // Lost, and told; or of unknown age.
                 let lost = self.drop_pages(inner, 0, Which::Dirty);
-                count(&self.core.counters.lost_slots, lost);
+                count(&self.core().counters.lost_slots, lost);
                 if lost > 0 {
-                    self.core.note_loss();
+                    self.core().note_loss();
                 }
                 self.drop_pages(inner, 0, Which::Clean);
                 (inner.stored.stale, inner.stored.unknown) = (true, true);
@@ -83,7 +83,7 @@ impl CachedFile {
             inner.failed = None;
             inner.clear_privileges = false;
         }
-        self.core.closed(self);
+        self.core().closed(self);
         true
     }
 }

@@ -41,6 +41,8 @@ pub struct Config {
     /// [so many](crate::Unifier::entries_bytes) bytes, all zero, of which the words before
     /// [`ENTRIES_FIRST_WORD`](dafs_protocol::ENTRIES_FIRST_WORD) are left alone. `None`: in private memory.
     pub entries: Option<Arc<Arena>>,
+    /// Slots are zeros while they are free, for who may read what is cached, and not what was.
+    pub erases: bool,
     /// For the times of files with dirty data.
     pub clock: Clock,
     /// The devices that are to know the arena, if one must ([`Domain::register`]): segment by segment,
@@ -61,6 +63,7 @@ impl Config {
             policy: Policy::default(),
             epoch: 1,
             entries: None,
+            erases: false,
             clock,
             domain: None,
         }

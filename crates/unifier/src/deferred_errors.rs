@@ -22,9 +22,9 @@ impl CachedFile {
         let dropped = self.drop_pages(inner, 0, Which::Failed);
         if dropped > 0 {
             inner.sessions.report_loss(status);
-            self.core.note_loss();
+            self.core().note_loss();
         }
-        count(&self.core.counters.lost_slots, dropped);
+        count(&self.core().counters.lost_slots, dropped);
         Some(dropped)
     }
 

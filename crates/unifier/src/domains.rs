@@ -5,7 +5,8 @@
 //! zeros come from there. What all take together has one bound. Each domain has a part of it, which
 //! grows where data had to go for other data, and where others leave theirs unused.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::cmp::Reverse;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -60,46 +61,140 @@ impl CacheDomain {
     }
 }
 
+/// Some of the [`CacheDomains`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DomainSet(u64);
+
+impl DomainSet {
+    /// With this one.
+    #[must_use]
+    pub fn with(self, domain: DomainId) -> DomainSet {
+        DomainSet(self.0 | DomainSet::bit(domain))
+    }
+
+    /// Without this one.
+    #[must_use]
+    pub fn without(self, domain: DomainId) -> DomainSet {
+        DomainSet(self.0 & !DomainSet::bit(domain))
+    }
+
+    /// It is one of them.
+    pub fn contains(self, domain: DomainId) -> bool {
+        self.0 & DomainSet::bit(domain) != 0
+    }
+
+    /// Without any.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn bit(domain: DomainId) -> u64 {
+        u32::try_from(domain.0).ok().and_then(|bit| 1u64.checked_shl(bit)).unwrap_or(0)
+    }
+}
+
+impl From<u64> for DomainSet {
+    /// Of those whose bits are set.
+    fn from(bits: u64) -> DomainSet {
+        DomainSet(bits)
+    }
+}
+
+/// In which of the [`CacheDomains`] a file is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Placement {
+    /// Where it goes when nobody has it open; `None`: where it is, or else the first.
+    pub wished: Option<DomainId>,
+    /// Where it must not be, not even while it is open. Never the first.
+    pub barred: DomainSet,
+}
+
+impl From<DomainId> for Placement {
+    /// There, as soon as nobody has it open elsewhere.
+    fn from(domain: DomainId) -> Placement {
+        Placement { wished: Some(domain), barred: DomainSet::default() }
+    }
+}
+
 /// All the domains of a server: a cache of all files, each in one of them.
 pub struct CacheDomains {
-    all: Box<[CacheDomain]>,
+    /// The first ones are there.
+    all: Box<[OnceLock<CacheDomain>]>,
     /// What all of them may take.
     budget: Mutex<Budget>,
     /// Held while a file comes to a domain, so that it is in no other.
-    coming: Mutex<()>,
+    coming: Arc<Mutex<()>>,
+    /// Gets memory ahead of use.
+    prefaulter: OnceLock<Thread>,
 }
 
 struct Budget {
     bytes: u64,
     /// What each had evicted when it was looked at last.
-    evicted: Box<[u64]>,
+    evicted: Vec<u64>,
 }
 
 impl CacheDomains {
-    /// These, which take at most so many bytes together and begin with equal parts of them.
+    /// No more than so many, those that [are added](Self::add) among them.
+    pub const MAX: usize = u64::BITS as usize;
+
+    /// These, which take at most so many bytes together and begin with equal parts of them. So many `more` can be
+    /// added.
     ///
     /// # Panics
-    /// Without a domain.
-    pub fn new(bytes: u64, all: Vec<CacheDomain>) -> Arc<CacheDomains> {
-        assert!(!all.is_empty(), "a cache has a domain");
-        let evicted = all.iter().map(|_| 0).collect();
-        let domains = CacheDomains {
-            all: all.into(),
-            budget: Mutex::new(Budget { bytes, evicted }),
-            coming: Mutex::default(),
-        };
-        if domains.all.len() > 1 {
-            let part = bytes / domains.all.len() as u64;
-            for domain in &domains.all {
-                domain.unifier.resize(part);
-            }
+    /// Without a domain, or with more than [`MAX`](Self::MAX).
+    pub fn new(bytes: u64, all: Vec<CacheDomain>, more: usize) -> Arc<CacheDomains> {
+        let count = all.len();
+        assert!(count > 0, "a cache has a domain");
+        assert!(count + more <= CacheDomains::MAX, "{count} cache domains and {more} more");
+        if count > 1 {
+            let part = bytes / count as u64;
+            all.iter().for_each(|domain| _ = domain.unifier.resize(part));
         }
-        Arc::new(domains)
+        let places = all.into_iter().map(OnceLock::from);
+        Arc::new(CacheDomains {
+            all: places.chain((0..more).map(|_| OnceLock::new())).collect(),
+            budget: Mutex::new(Budget { bytes, evicted: vec![0; count] }),
+            coming: Arc::default(),
+            prefaulter: OnceLock::new(),
+        })
     }
 
     /// All, by their numbers.
     pub fn iter(&self) -> impl Iterator<Item = &CacheDomain> {
-        self.all.iter()
+        self.all.iter().map_while(OnceLock::get)
+    }
+
+    fn all(&self) -> Vec<&CacheDomain> {
+        self.iter().collect()
+    }
+
+    /// One more, with what it keeps always, for which others have less; it gets more as it evicts. `None`: there
+    /// are enough, or others have no room for it now.
+    pub fn add(&self, domain: CacheDomain) -> Option<DomainId> {
+        let budget = &mut *locked(&self.budget);
+        let (number, place) = self.all.iter().enumerate().find(|(_, at)| at.get().is_none())?;
+        let wants = domain.unifier.resize(0);
+        let taken = || self.iter().map(CacheDomain::bytes).sum::<u64>();
+        let lacks = |wants: u64| (taken() + wants).saturating_sub(budget.bytes);
+        let mut givers = self.all();
+        givers.sort_by_key(|giver| Reverse((giver.unused(), giver.bytes())));
+        for giver in givers {
+            match lacks(wants) {
+                0 => break,
+                bytes => _ = giver.unifier.resize(giver.bytes().saturating_sub(bytes)),
+            }
+        }
+        if lacks(wants) > 0 {
+            return None;
+        }
+        if let Some(thread) = self.prefaulter.get() {
+            domain.unifier.prefaulted_by(thread.clone());
+        }
+        budget.evicted.push(0);
+        // Nobody else adds any: the budget is locked.
+        place.set(domain).ok()?;
+        Some(DomainId(number))
     }
 
     /// As [`Unifier::add_accessed`], of this domain.
@@ -109,15 +204,19 @@ impl CacheDomains {
         bits: Words,
         of: (u32, usize),
     ) -> Option<AccessedBits> {
-        self.all.get(domain.0)?.unifier.add_accessed(bits, of)
+        self.at(domain)?.unifier.add_accessed(bits, of)
     }
 
-    fn first(&self) -> &Unifier {
-        &self.all[DomainId::FIRST.0].unifier
+    fn at(&self, domain: DomainId) -> Option<&CacheDomain> {
+        self.all.get(domain.0)?.get()
+    }
+
+    pub(crate) fn first(&self) -> &Arc<Unifier> {
+        &self.at(DomainId::FIRST).expect("a cache has a domain").unifier
     }
 
     fn has_one(&self) -> bool {
-        self.all.len() == 1
+        self.at(DomainId(1)).is_none()
     }
 
     /// See [`Unifier::mark`].
@@ -125,12 +224,13 @@ impl CacheDomains {
         self.first().mark()
     }
 
-    /// As [`Unifier::open`], in this domain, or where it is open already: a file is in one domain as
-    /// long as somebody has it open, or some of it is to be written. Otherwise what another domain
-    /// has of it is dropped. An unknown domain is the first.
+    /// As [`Unifier::open`], in the domain where it is to be, or where it is open already: a file is in one domain
+    /// as long as somebody has it open, or some of it is to be written. Otherwise what another domain has of it is
+    /// dropped. An unknown domain is the first. Who finds it where it is [barred](Placement::barred)
+    /// [moves it out](Self::move_out).
     pub fn open(
         &self,
-        domain: DomainId,
+        place: Placement,
         mark: Mark,
         writer: WriterId,
         file: Arc<dyn File>,
@@ -138,55 +238,115 @@ impl CacheDomains {
         opening: Opening,
     ) -> Arc<CachedFile> {
         if self.has_one() {
-            return self.all[0].unifier.open(mark, writer, file, attr, opening);
+            return self.first().open(mark, writer, file, attr, opening);
         }
-        let domain = if domain.0 < self.all.len() { domain } else { DomainId::FIRST };
-        let _coming = locked(&self.coming);
-        let place = self.place(domain, file.id());
-        self.all[place.0].unifier.open(mark, writer, file, attr, opening)
+        let coming = locked(&self.coming);
+        let domain = self.at(self.place(place, mark, file.id()));
+        let unifier = domain.map_or(self.first(), |domain| &domain.unifier);
+        let (cached, recut) = unifier.begin_open(mark, writer, file, attr, opening);
+        drop(coming);
+        unifier.end_open(recut);
+        cached
     }
 
-    /// Where a file is from now on that is to be in this domain.
-    fn place(&self, wanted: DomainId, id: FileId) -> DomainId {
-        for (number, domain) in self.all.iter().enumerate() {
-            if number != wanted.0 && domain.unifier.find(id).is_some() {
-                domain.unifier.forget(id);
-                if domain.unifier.find(id).is_some() {
-                    return DomainId(number);
-                }
+    /// Where a file is from now on that is about to be opened.
+    fn place(&self, place: Placement, mark: Mark, id: FileId) -> DomainId {
+        if let Some(known) = self.domain_with(id) {
+            let is_wished = place.wished.is_none_or(|wished| wished == known);
+            if is_wished && !place.barred.contains(known) {
+                return known;
+            }
+            // Who has changed it since it was looked at tells what it is like now.
+            if self.find(id).is_some_and(|file| file.has_changed_since(mark)) {
+                return known;
+            }
+            self.forget(id);
+            if let Some(still) = self.domain_with(id) {
+                return still;
             }
         }
-        wanted
+        place.wished.unwrap_or_default()
+    }
+
+    fn domain_with(&self, id: FileId) -> Option<DomainId> {
+        self.iter().position(|domain| domain.unifier.find(id).is_some()).map(DomainId)
+    }
+
+    /// In which domain a file is, now.
+    pub fn domain_of(&self, file: &CachedFile) -> Option<DomainId> {
+        self.iter().position(|domain| domain.unifier.has(file)).map(DomainId)
+    }
+
+    /// What is cached of a file, and what is read and written from now on, is to be in the first domain, also if it
+    /// is open: what is dirty is written back, and all its pages are dropped.
+    ///
+    /// # Errors
+    /// The store's: it stays where it is.
+    pub async fn move_out(&self, file: &Arc<CachedFile>) -> Result<(), Status> {
+        self.first().take(file, &self.coming).await
+    }
+
+    /// Nothing of this file is to be in these domains: if it is open, it is [moved out](Self::move_out).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn bar(&self, id: FileId, from: DomainSet) -> Result<(), Status> {
+        let barred = self.iter().enumerate().skip(1).filter(|(at, _)| from.contains(DomainId(*at)));
+        for (_, domain) in barred {
+            domain.unifier.forget(id);
+            if let Some(file) = domain.unifier.find(id) {
+                self.move_out(&file).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`bar`](Self::bar), of all files that are in this domain.
+    ///
+    /// # Errors
+    /// As there, of the last file of which that failed.
+    pub async fn empty(&self, domain: DomainId) -> Result<(), Status> {
+        let Some(from) = self.at(domain).filter(|_| domain != DomainId::FIRST) else {
+            return Ok(());
+        };
+        let mut outcome = Ok(());
+        for file in from.unifier.files() {
+            from.unifier.forget(file.id());
+            if from.unifier.find(file.id()).is_some() {
+                outcome = self.move_out(&file).await.or(outcome);
+            }
+        }
+        outcome
     }
 
     /// See [`Unifier::find`].
     pub fn find(&self, id: FileId) -> Option<Arc<CachedFile>> {
-        self.all.iter().find_map(|domain| domain.unifier.find(id))
+        self.iter().find_map(|domain| domain.unifier.find(id))
     }
 
     /// See [`Unifier::overlay`].
     pub fn overlay(&self, mark: Mark, attr: &mut Attr) {
-        self.all.iter().for_each(|domain| domain.unifier.overlay(mark, attr));
+        self.iter().for_each(|domain| domain.unifier.overlay(mark, attr));
     }
 
     /// See [`Unifier::look`].
     pub fn look(&self, mark: Mark, attr: &Attr) {
-        self.all.iter().for_each(|domain| domain.unifier.look(mark, attr));
+        self.iter().for_each(|domain| domain.unifier.look(mark, attr));
     }
 
     /// See [`Unifier::note`].
     pub fn note(&self, mark: Mark, attr: &Attr) {
-        self.all.iter().for_each(|domain| domain.unifier.note(mark, attr));
+        self.iter().for_each(|domain| domain.unifier.note(mark, attr));
     }
 
     /// See [`Unifier::note_unmodified`].
     pub fn note_unmodified(&self, mark: Mark, attr: &Attr) {
-        self.all.iter().for_each(|domain| domain.unifier.note_unmodified(mark, attr));
+        self.iter().for_each(|domain| domain.unifier.note_unmodified(mark, attr));
     }
 
     /// See [`Unifier::forget`].
     pub fn forget(&self, id: FileId) {
-        self.all.iter().for_each(|domain| domain.unifier.forget(id));
+        self.iter().for_each(|domain| domain.unifier.forget(id));
     }
 
     /// See [`Unifier::verifier`].
@@ -197,7 +357,7 @@ impl CacheDomains {
 
     /// See [`Unifier::has_lost`].
     pub fn has_lost(&self) -> bool {
-        self.all.iter().any(|domain| domain.unifier.has_lost())
+        self.iter().any(|domain| domain.unifier.has_lost())
     }
 
     /// See [`Unifier::hold_permit`]. One for all: who holds data of one domain may wait for another.
@@ -208,27 +368,28 @@ impl CacheDomains {
     /// Counters and sizes of all together. What one domain leaves to the others is not given back.
     pub fn stats(&self) -> CacheStats {
         let mut sum = CacheStats::default();
-        self.all.iter().for_each(|domain| sum.add(&domain.stats()));
+        self.iter().for_each(|domain| sum.add(&domain.stats()));
         let unused = sum.decommitted_bytes;
-        let spare: u64 = self.all.iter().skip(1).map(|one| one.unifier.arena_bytes()).sum();
+        let spare: u64 = self.iter().skip(1).map(|one| one.unifier.arena_bytes()).sum();
         CacheStats { decommitted_bytes: unused.saturating_sub(spare), ..sum }
     }
 
     /// See [`Unifier::resize`]: of all together. Each has less, or more, in proportion to what it has.
     pub fn resize(&self, bytes: u64) -> u64 {
         if self.has_one() {
+            locked(&self.budget).bytes = bytes.min(self.first().arena_bytes());
             return self.first().resize(bytes);
         }
         let mut budget = locked(&self.budget);
-        let most = self.all.iter().map(|domain| domain.unifier.arena_bytes()).max().unwrap_or(0);
+        let most = self.iter().map(|domain| domain.unifier.arena_bytes()).max().unwrap_or(0);
         budget.bytes = bytes.min(most);
-        let now: u64 = self.all.iter().map(CacheDomain::bytes).sum();
+        let now: u64 = self.iter().map(CacheDomain::bytes).sum();
         let part = |domain: &CacheDomain| scale(domain.bytes(), (budget.bytes, now.max(1)));
-        let wished: Vec<u64> = self.all.iter().map(part).collect();
+        let wished: Vec<u64> = self.iter().map(part).collect();
         // First who is to have less, as all together never are to have more.
         let mut taken = now;
         for less in [true, false] {
-            for (domain, wished) in self.all.iter().zip(&wished) {
+            for (domain, wished) in self.iter().zip(&wished) {
                 let before = domain.bytes();
                 if (*wished < before) == less {
                     let others = taken - before;
@@ -245,7 +406,7 @@ impl CacheDomains {
         if self.has_one() {
             return self.first().shrinks_to();
         }
-        let shrinks = self.all.iter().any(|domain| domain.unifier.shrinks_to().is_some());
+        let shrinks = self.iter().any(|domain| domain.unifier.shrinks_to().is_some());
         shrinks.then(|| locked(&self.budget).bytes)
     }
 
@@ -257,81 +418,77 @@ impl CacheDomains {
             return;
         }
         let mut budget = locked(&self.budget);
-        let wants = self.wants(&mut budget);
-        let fair = budget.bytes / self.all.len() as u64;
+        let all = self.all();
+        let wants = wants(&all, &mut budget);
+        let fair = budget.bytes / all.len() as u64;
         let step = (budget.bytes / STEP_PART).max(PAGE_BYTES as u64);
-        let mut takers: Vec<usize> = (0..self.all.len()).filter(|at| wants[*at]).collect();
+        let mut takers: Vec<usize> = (0..all.len()).filter(|at| wants[*at]).collect();
         // Who has least first.
-        takers.sort_by_key(|at| self.all[*at].bytes());
+        takers.sort_by_key(|at| all[*at].bytes());
         for taker in takers {
-            let has = self.all[taker].bytes();
+            let has = all[taker].bytes();
             let lacks = fair.saturating_sub(has);
             let gives = |at: &usize| {
-                let giver = &self.all[*at];
+                let giver = all[*at];
                 let beyond = lacks.min(giver.bytes().saturating_sub(fair));
                 let unused = if wants[*at] { 0 } else { giver.unused() };
                 unused.max(beyond).min(step)
             };
-            let givers = (0..self.all.len()).filter(|at| *at != taker);
+            let givers = (0..all.len()).filter(|at| *at != taker);
             let Some(giver) = givers.max_by_key(gives) else { continue };
-            self.hand_over(giver, taker, gives(&giver), &budget);
+            self.hand_over((all[giver], all[taker]), gives(&giver), &budget);
         }
     }
 
-    /// Which had to evict since this was asked last.
-    fn wants(&self, budget: &mut Budget) -> Vec<bool> {
-        let each = self.all.iter().zip(&mut budget.evicted);
-        let more = |(domain, before): (&CacheDomain, &mut u64)| {
-            let now = domain.stats().evicted_bytes;
-            std::mem::replace(before, now) < now
-        };
-        each.map(more).collect()
-    }
-
-    fn hand_over(&self, giver: usize, taker: usize, bytes: u64, budget: &MutexGuard<'_, Budget>) {
+    fn hand_over(
+        &self,
+        (giver, taker): (&CacheDomain, &CacheDomain),
+        bytes: u64,
+        budget: &MutexGuard<'_, Budget>,
+    ) {
         if bytes == 0 {
             return;
         }
-        let (giver, taker) = (&self.all[giver], &self.all[taker]);
         giver.unifier.resize(giver.bytes().saturating_sub(bytes));
         // What is dirty or held goes later, or not at all.
-        let taken: u64 = self.all.iter().map(CacheDomain::bytes).sum();
+        let taken: u64 = self.iter().map(CacheDomain::bytes).sum();
         let room = budget.bytes.saturating_sub(taken);
         taker.unifier.resize(taker.bytes() + room.min(bytes));
     }
 
     /// See [`Unifier::give_back_again`].
     pub fn give_back_again(&self) -> usize {
-        self.all.iter().map(|domain| domain.unifier.give_back_again()).sum()
+        self.iter().map(|domain| domain.unifier.give_back_again()).sum()
     }
 
     /// See [`Unifier::prefault`].
     pub fn prefault(&self, thread: &Thread, goes_on: impl Fn() -> bool) {
-        for domain in &self.all {
+        let _ = self.prefaulter.set(thread.clone());
+        for domain in self.iter() {
             domain.unifier.prefaulted_by(thread.clone());
         }
         // By turns: none waits until all others have enough.
         let some = |domain: &CacheDomain| domain.unifier.prefault_some();
-        while goes_on() && self.all.iter().filter(|domain| some(domain)).count() > 0 {}
+        while goes_on() && self.iter().filter(|domain| some(domain)).count() > 0 {}
     }
 
     /// See [`Unifier::write_back_due`].
     pub fn write_back_due(&self, now: Duration) -> bool {
         // Each is told the time.
-        self.all.iter().filter(|domain| domain.unifier.write_back_due(now)).count() > 0
+        self.iter().filter(|domain| domain.unifier.write_back_due(now)).count() > 0
     }
 
     /// See [`Unifier::is_half_dirty`].
     #[inline]
     pub fn is_half_dirty(&self) -> bool {
-        self.all.iter().any(|domain| domain.unifier.is_half_dirty())
+        self.iter().any(|domain| domain.unifier.is_half_dirty())
     }
 
     /// See [`Unifier::write_back`].
     pub async fn write_back(&self, now: Duration) {
         // All are begun before one is waited for.
         let begin = |domain: &CacheDomain| domain.unifier.begin_write_back(now);
-        let flushes: Vec<_> = self.all.iter().flat_map(begin).collect();
+        let flushes: Vec<_> = self.iter().flat_map(begin).collect();
         // Failures are told to the files' writers.
         let _ = wait_all(&flushes).await;
     }
@@ -339,7 +496,7 @@ impl CacheDomains {
     /// See [`Unifier::flush_all`].
     pub async fn flush_all(&self) -> Vec<(FileId, Status)> {
         let mut failed = Vec::new();
-        for domain in &self.all {
+        for domain in self.iter() {
             failed.extend(domain.unifier.flush_all().await);
         }
         failed
@@ -359,11 +516,23 @@ impl From<Arc<Unifier>> for CacheDomains {
     fn from(unifier: Arc<Unifier>) -> CacheDomains {
         let bytes = unifier.arena_bytes();
         CacheDomains {
-            all: Box::new([CacheDomain::new("all", unifier)]),
-            budget: Mutex::new(Budget { bytes, evicted: Box::new([0]) }),
-            coming: Mutex::default(),
+            all: Box::new([OnceLock::from(CacheDomain::new("all", unifier))]),
+            budget: Mutex::new(Budget { bytes, evicted: vec![0] }),
+            coming: Arc::default(),
+            prefaulter: OnceLock::new(),
         }
     }
+}
+
+/// Which had to evict since this was asked last.
+fn wants(all: &[&CacheDomain], budget: &mut Budget) -> Vec<bool> {
+    let each = all.iter().zip(&mut budget.evicted);
+    let more = |(domain, before): (&&CacheDomain, &mut u64)| {
+        let now = domain.stats().evicted_bytes;
+        // Who waits for room evicts nothing.
+        std::mem::replace(before, now) < now || domain.unifier.is_waited_for()
+    };
+    each.map(more).collect()
 }
 
 impl CacheStats {

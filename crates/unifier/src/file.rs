@@ -12,7 +12,7 @@ mod sessions;
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use dafs_protocol::{Attr, Status};
 use dafs_store::{File, FileId};
@@ -39,7 +39,10 @@ type SpareFills = Spares<Fill>;
 
 /// One file of the cache, shared by all its opens.
 pub struct CachedFile {
-    pub(crate) core: Arc<Core>,
+    /// The cache that it was opened in.
+    first_core: Arc<Core>,
+    /// The cache that it has moved to since.
+    moved_to: OnceLock<Arc<Core>>,
     id: FileId,
     /// Its place in the table, and how often that was given: see [`number`](Self::number).
     number: AtomicU64,
@@ -121,7 +124,8 @@ impl CachedFile {
     pub(crate) fn new(core: Arc<Core>, id: FileId, number: u64, attr: &Attr) -> Arc<CachedFile> {
         let keeping = FilePolicy::new(core.config.policy);
         Arc::new(CachedFile {
-            core,
+            first_core: core,
+            moved_to: OnceLock::new(),
             id,
             number: AtomicU64::new(number),
             keeping,
@@ -136,6 +140,19 @@ impl CachedFile {
         self.id
     }
 
+    /// The cache that it is in. With the file locked, that of all its pages; without, it may be another one by
+    /// the time that something is done with the answer.
+    #[inline(always)]
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        self.moved_to.get().unwrap_or(&self.first_core)
+    }
+
+    /// It is in this cache. With the file locked it stays there.
+    #[inline(always)]
+    pub(crate) fn is_in(&self, core: &Core) -> bool {
+        std::ptr::eq(&raw const **self.core(), core)
+    }
+
     /// What entries say of it: a number that no other file has, had or will have in this life of the
     /// cache.
     #[inline]
@@ -147,6 +164,20 @@ impl CachedFile {
     #[inline]
     pub(crate) fn place(&self) -> u32 {
         self.number() as u32
+    }
+
+    /// It is in this cache from now on, under this number. With the file locked, and bare.
+    ///
+    /// # Panics
+    /// When it has moved before.
+    pub(crate) fn moves(&self, number: u64, to: &Arc<Core>) {
+        self.number.store(number, Ordering::Relaxed);
+        assert!(self.moved_to.set(to.clone()).is_ok(), "a file moves once");
+    }
+
+    /// It has moved.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.moved_to.get().is_some()
     }
 
     /// Under its id is another file from now on, of which nothing is cached. With the file locked.
@@ -330,7 +361,7 @@ impl CachedFile {
             None => inner.stored.unsettled = true,
         }
         if was_unsettled || inner.stored.unsettled {
-            inner.changed.looks_changed((self.core.config.clock)());
+            inner.changed.looks_changed((self.core().config.clock)());
         }
     }
 
@@ -418,7 +449,7 @@ impl CachedFile {
             for slot in (0..FRAME_SLOTS).filter(|slot| bits >> slot & 1 != 0) {
                 let page = std::mem::replace(&mut cluster.pages[slot], Page::NONE);
                 if !page.is_none() {
-                    self.core.pool.unmap(page);
+                    self.core().pool.unmap(page);
                     dropped += 1;
                 }
             }
@@ -427,7 +458,7 @@ impl CachedFile {
             cluster.failed &= !bits;
             let after = cluster.unwritten();
             *unwritten = *unwritten + after - before;
-            self.core.recount_dirty(before, after);
+            self.core().recount_dirty(before, after);
             if cluster.dirty == 0 {
                 dirty.remove(&number);
             }
@@ -437,9 +468,12 @@ impl CachedFile {
         dropped
     }
 
-    /// Evicts the slots of a unit which `block` was in. The number of slots freed.
-    pub(crate) fn evict(&self, unit: Page, block: u64) -> usize {
+    /// Evicts the slots of a unit of this cache, which `block` was in. The number of slots freed.
+    pub(crate) fn evict(&self, core: &Core, unit: Page, block: u64) -> usize {
         let inner = &mut *self.lock();
+        if !self.is_in(core) {
+            return 0;
+        }
         let (number, slot) = place(block);
         let Some(cluster) = inner.blocks.clusters.get_mut(number) else { return 0 };
         let bits = match unit.unit_slots() {
@@ -447,7 +481,7 @@ impl CachedFile {
             _ => cluster.slots_of(unit),
         };
         let unwritten = cluster.dirty | cluster.writing;
-        if bits == 0 || self.core.pool.is_pinned(unit) {
+        if bits == 0 || self.core().pool.is_pinned(unit) {
             return 0;
         }
         if bits & unwritten != 0 && !planted(Defect::DirtyBlockEvicted) {
@@ -458,12 +492,12 @@ impl CachedFile {
         let slots = (first as usize..end as usize).filter(|slot| bits >> slot & 1 != 0);
         let pages = slots.map(|slot| std::mem::replace(&mut cluster.pages[slot], Page::NONE));
         let pages: Pages = pages.collect();
-        self.core.pool.unmap_all(unit, &pages);
+        self.core().pool.unmap_all(unit, &pages);
         cluster.dirty &= !bits;
         cluster.writing &= !bits;
         let after = cluster.unwritten();
         inner.blocks.unwritten = inner.blocks.unwritten + after - before;
-        self.core.recount_dirty(before, after);
+        self.core().recount_dirty(before, after);
         let is_empty = cluster.is_empty();
         if before != after && cluster.dirty == 0 {
             inner.blocks.dirty.remove(&number);
@@ -474,13 +508,13 @@ impl CachedFile {
         unit.unit_slots()
     }
 
-    /// Gives up a unit of one slot, which `block` was in, for [another](crate::pool::Pool::take_over);
-    /// false: it is dirty or held, or gone.
-    pub(crate) fn give_slot(&self, unit: Page, block: u64) -> bool {
+    /// Gives up a unit of one slot of this cache, which `block` was in, for
+    /// [another](crate::pool::Pool::take_over); false: it is dirty or held, or gone.
+    pub(crate) fn give_slot(&self, core: &Core, unit: Page, block: u64) -> bool {
         let inner = &mut *self.lock();
-        let is_given = self.gives(inner, unit, block);
+        let is_given = self.is_in(core) && self.gives(inner, unit, block);
         if is_given {
-            self.core.pool.take_over(unit);
+            core.pool.take_over(unit);
         }
         is_given
     }
@@ -491,7 +525,7 @@ impl CachedFile {
         let (number, slot) = place(block);
         let Some(cluster) = inner.blocks.clusters.get_mut(number) else { return false };
         let is_unwritten = (cluster.dirty | cluster.writing) >> slot & 1 != 0;
-        if cluster.pages[slot] != unit || is_unwritten || self.core.pool.is_pinned(unit) {
+        if cluster.pages[slot] != unit || is_unwritten || self.core().pool.is_pinned(unit) {
             return false;
         }
         cluster.pages[slot] = Page::NONE;

@@ -67,7 +67,7 @@ impl CachedFile {
             let slot = cluster.pages.iter().position(|page| !page.is_none() && page.unit() == unit);
             let block = if unit.unit_slots() > 1 { 0 } else { slot.unwrap_or(0) as u64 };
             let key = Key { file: self.number(), block: base + block };
-            self.core.pool.transfer(unit, share, key);
+            self.core().pool.transfer(unit, share, key);
         }
     }
 
@@ -79,8 +79,8 @@ impl CachedFile {
             && page.unit_slots() == 1
             && !page.is_none()
         {
-            return self.core.pool.list_one(*page, self.keeping.share(), key, origin);
+            return self.core().pool.list_one(*page, self.keeping.share(), key, origin);
         }
-        self.core.pool.list(pages, self.keeping.share(), key, origin);
+        self.core().pool.list(pages, self.keeping.share(), key, origin);
     }
 }

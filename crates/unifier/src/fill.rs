@@ -8,7 +8,7 @@ use dafs_store::File;
 use smallvec::SmallVec;
 
 use crate::blocks::BlockRange;
-use crate::file::{Asked, CachedFile, Fill, Filling, Inner, Pinned, PinnedPage, place};
+use crate::file::{Asked, CachedFile, Core, Fill, Filling, Inner, Pinned, PinnedPage, place};
 use crate::planted::{Defect, planted};
 use crate::policy::Origin;
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT, units};
@@ -19,16 +19,16 @@ pub(crate) type Fills = SmallVec<[Arc<Fill>; 1]>;
 /// The pages of each stretch.
 pub(crate) type Allocated = SmallVec<[Pinned; 1]>;
 
-impl CachedFile {
-    pub(crate) fn allocate_all(&self, ranges: &[BlockRange]) -> Option<Allocated> {
-        let mut all = Allocated::new();
-        for range in ranges {
-            let pages = self.core.allocate(range.first, range.count)?;
-            all.push(Pinned::new(&self.core, pages));
-        }
-        Some(all)
+/// Pages of this cache for each stretch, or none.
+pub(crate) fn allocate_all(core: &Arc<Core>, ranges: &[BlockRange]) -> Option<Allocated> {
+    let mut all = Allocated::new();
+    for range in ranges {
+        all.push(Pinned::new(core, core.allocate(range.first, range.count)?));
     }
+    Some(all)
+}
 
+impl CachedFile {
     /// Begins to fill what still is missing.
     pub(crate) fn start_fills(
         self: &Arc<Self>,
@@ -42,8 +42,8 @@ impl CachedFile {
         Ok(started)
     }
 
-    /// Begins to fill these blocks, if all of them still are missing. They were, after so many
-    /// `arrivals`, if that is known.
+    /// Begins to fill these blocks, if all of them still are missing, and the pages of the cache in which the file
+    /// still is. They were, after so many `arrivals`, if that is known.
     pub(crate) fn start_fill(
         self: &Arc<Self>,
         range: &BlockRange,
@@ -68,7 +68,10 @@ impl CachedFile {
         let inner = &mut *self.lock();
         let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
         let is_as_seen = arrivals == Some(inner.transfers.arrivals);
-        if inner.exclusive.is_some() || !(is_as_seen || self.lacks(inner, range)) {
+        if inner.exclusive.is_some()
+            || !self.is_in(&pages.core)
+            || !(is_as_seen || self.lacks(inner, range))
+        {
             return Ok(None);
         }
         Ok(Some(self.add_fill(inner, handle, (*range, pages), asked)))
@@ -85,7 +88,7 @@ impl CachedFile {
     ) -> Arc<Fill> {
         let fill = Fill::new(self.clone(), handle, (range, pages), asked);
         inner.transfers.begin_fill(&fill);
-        self.core.fill_filter.add(self.place(), range);
+        self.core().fill_filter.add(self.place(), range);
         fill
     }
 
@@ -97,7 +100,7 @@ impl CachedFile {
         let inner = &mut *self.lock();
         let filling = inner.transfers.end_fill(fill)?;
         let blocks = BlockRange { first: filling.first, count: filling.count };
-        self.core.fill_filter.take(self.place(), blocks);
+        self.core().fill_filter.take(self.place(), blocks);
         match (answer, fill.pages()) {
             (Err(_), _) => None,
             (Ok(_), [page]) => {
@@ -119,7 +122,7 @@ impl CachedFile {
         }
         for (index, page) in pages.iter().enumerate().skip(bytes / PAGE_BYTES) {
             let valid = bytes.saturating_sub(index * PAGE_BYTES);
-            self.core.pool.part(*page, valid, PAGE_BYTES).zero();
+            self.core().pool.part(*page, valid, PAGE_BYTES).zero();
         }
     }
 
@@ -154,12 +157,12 @@ impl CachedFile {
         }
         cluster.pages[slot] = page;
         if !old.is_none() {
-            self.core.pool.unmap(old);
+            self.core().pool.unmap(old);
         }
         self.zero_behind(page, block, size);
-        self.core.pool.publish(page, (self.number(), size), block);
-        self.core.pool.map(page.unit(), 1);
-        crate::file::count(&self.core.counters.filled_slots, 1);
+        self.core().pool.publish(page, (self.number(), size), block);
+        self.core().pool.map(page.unit(), 1);
+        crate::file::count(&self.core().counters.filled_slots, 1);
         self.may_go(&[page], block, Origin::ByRead);
         true
     }
@@ -169,7 +172,7 @@ impl CachedFile {
     fn zero_behind(&self, page: Page, block: u64, size: u64) {
         let valid = size.saturating_sub(block * SLOT).min(SLOT) as usize;
         if valid < PAGE_BYTES && !planted(Defect::StaleTailOfFill) {
-            self.core.pool.part(page, valid, PAGE_BYTES).zero();
+            self.core().pool.part(page, valid, PAGE_BYTES).zero();
         }
     }
 
@@ -195,19 +198,19 @@ impl CachedFile {
             self.zero_behind(*page, block, size);
             let old = std::mem::replace(&mut cluster.pages[slot], *page);
             if !old.is_none() {
-                self.core.pool.unmap(old);
+                self.core().pool.unmap(old);
             }
-            self.core.pool.publish(*page, (self.number(), size), block);
+            self.core().pool.publish(*page, (self.number(), size), block);
             count += 1;
         }
         let is_empty = cluster.is_empty() && cluster.writing == 0;
         for unit in units(pages) {
             let slots = pages.iter().filter(|page| !page.is_none() && page.unit() == unit).count();
-            self.core.pool.map(unit, slots);
+            self.core().pool.map(unit, slots);
         }
         if is_empty {
             inner.blocks.clusters.remove(number);
         }
-        crate::file::count(&self.core.counters.filled_slots, count);
+        crate::file::count(&self.core().counters.filled_slots, count);
     }
 }

@@ -33,6 +33,7 @@ mod fill;
 mod job;
 mod keeping;
 mod memory;
+mod moving;
 mod page_read;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
@@ -55,7 +56,7 @@ mod write;
 mod write_back;
 
 pub use config::{CacheStats, Clock, Config, LEAST_BYTES};
-pub use domains::{CacheDomain, CacheDomains, DomainId};
+pub use domains::{CacheDomain, CacheDomains, DomainId, DomainSet, Placement};
 pub use file::{CachedFile, PageEnd, PageWaiter, PinnedPage};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};

@@ -28,7 +28,7 @@ impl CachedFile {
             let Some(handle) = inner.handle.clone() else { return false };
             match self.own_slot(inner) {
                 Some(page) => {
-                    let pages = Pinned::new(&self.core, Pages::from_slice(&[page]));
+                    let pages = Pinned::new(self.core(), Pages::from_slice(&[page]));
                     Ok(self.add_fill(inner, handle, (range, pages), Some(asked())))
                 }
                 None => Err((range, inner.transfers.arrivals)),
@@ -41,7 +41,7 @@ impl CachedFile {
                 None => return false,
             },
         };
-        count(&self.core.counters.misses, 1);
+        count(&self.core().counters.misses, 1);
         fill.begin();
         true
     }
@@ -53,11 +53,12 @@ impl CachedFile {
         (range, arrivals): (BlockRange, u64),
         asked: Asked,
     ) -> Option<Arc<Fill>> {
-        let pages = match self.replace() {
+        let core = self.core();
+        let pages = match self.replace(core) {
             Some(page) => Pages::from_slice(&[page]),
-            None => self.core.allocate(range.first, range.count)?,
+            None => core.allocate(range.first, range.count)?,
         };
-        let pages = Pinned::new(&self.core, pages);
+        let pages = Pinned::new(core, pages);
         self.new_fill(&range, pages, Some(arrivals), Some(asked)).ok()?
     }
 
@@ -68,7 +69,7 @@ impl CachedFile {
             return None;
         }
         let range = self.reach(inner, offset, len, false);
-        let is_free = inner.exclusive.is_none() && self.core.fill_queue.is_empty();
+        let is_free = inner.exclusive.is_none() && self.core().fill_queue.is_empty();
         (range.count == 1 && is_free && self.lacks(inner, &range)).then_some(range)
     }
 
@@ -88,12 +89,12 @@ impl CachedFile {
     /// A pinned slot for one block, where none is free: that of what goes next, if it is the file's own.
     #[inline(always)]
     fn own_slot(&self, inner: &mut Inner) -> Option<Page> {
-        if self.core.pool.may_have(1) {
+        if self.core().pool.may_have(1) {
             return None;
         }
         let gives = |unit, block| self.gives(inner, unit, block);
-        let page = self.core.pool.take_next(self.number(), gives)?;
-        count(&self.core.counters.evicted_slots, 1);
+        let page = self.core().pool.take_next(self.number(), gives)?;
+        count(&self.core().counters.evicted_slots, 1);
         Some(page)
     }
 }

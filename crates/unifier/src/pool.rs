@@ -5,6 +5,7 @@
 //! pins 16 units, a random read of 4 KiB one. A unit lives while a file maps one of its slots or
 //! somebody pins it. Units that may be evicted are in the order of a replacement policy.
 
+mod erase;
 mod free;
 mod order;
 mod segments;
@@ -179,6 +180,8 @@ pub(crate) struct Pool {
     segments: Segments,
     /// Frames of the segment that is to be given back.
     emptied: AtomicUsize,
+    /// Free slots are zeros.
+    erases: bool,
     /// While [`poison`] is on: which free slots hold its pattern; the others were never used.
     poisoned: Box<[AtomicBool]>,
     /// May go below zero for a moment.
@@ -192,7 +195,7 @@ impl Pool {
     pub(crate) fn new(
         arena: Arc<Arena>,
         domain: Option<Arc<Domain>>,
-        (epoch, shown): (u32, Option<&Arc<Arena>>),
+        (epoch, shown, erases): (u32, Option<&Arc<Arena>>, bool),
     ) -> Pool {
         let slots = slots_of(arena.len());
         let frames = slots / FRAME_SLOTS;
@@ -201,6 +204,7 @@ impl Pool {
         let segments = Segments::new(arena.clone(), domain, frames);
         let poisoned = if poison::is_on() { slots } else { 0 };
         Pool {
+            erases,
             poisoned: (0..poisoned).map(|_| AtomicBool::new(false)).collect(),
             memory: Memory::new(arena.clone(), frames, segments.step()),
             segments,
@@ -399,29 +403,11 @@ impl Pool {
         self.free_frames.store(free.count, Ordering::Relaxed);
     }
 
-    /// A slot becomes free.
-    fn poison(&self, index: usize) {
-        if let Some(poisoned) = self.poisoned.get(index) {
-            poisoned.store(true, Ordering::Relaxed);
-            poison::fill(&self.span(index * PAGE_BYTES, PAGE_BYTES));
-        }
-    }
-
-    /// A slot that was free is as it was left.
-    fn check_free(&self, page: Page) {
-        let Some(poisoned) = self.poisoned.get(page.index()) else { return };
-        let span = self.part(page, 0, PAGE_BYTES);
-        match poisoned.load(Ordering::Relaxed) {
-            true => poison::check(&span, "a page of the cache"),
-            false => poison::check_unused(&span, "a page of the cache that was never used"),
-        }
-    }
-
     /// Nobody uses the unit any more.
     fn release(&self, unit: Page) {
         for slot in 0..unit.unit_slots() {
             self.entries.leave(unit.index() + slot, EntryState::Free);
-            self.poison(unit.index() + slot);
+            self.leave_free(unit.index() + slot);
         }
         self.put_back(&mut self.free(), unit);
         self.space.changed();

@@ -8,6 +8,7 @@ use dafs_protocol::{CacheHint, CacheInfo, CachedRange};
 
 use crate::blocks::BlockRange;
 use crate::file::{CachedFile, Inner, Which};
+use crate::fill::allocate_all;
 use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, SLOT};
 use crate::read::Plan;
@@ -64,7 +65,7 @@ impl CachedFile {
 
     /// Where others read what each slot holds, of the cache in which the file is.
     pub fn entries(&self) -> Option<&Arc<Arena>> {
-        self.core.config.entries.as_ref()
+        self.core().config.entries.as_ref()
     }
 
     /// The slots of the arena that hold `count` blocks of 4 KiB from block `first` on, as far as there are some, and
@@ -128,19 +129,20 @@ impl CachedFile {
 
     /// Bytes of the cache.
     pub(crate) fn arena_bytes(&self) -> u64 {
-        self.core.pool.slot_count() as u64 * SLOT
+        self.core().pool.slot_count() as u64 * SLOT
     }
 
     fn begin_fills(self: &Arc<Self>, ranges: &[BlockRange]) {
-        if !self.core.fill_queue.is_empty() {
+        let core = self.core();
+        if !core.fill_queue.is_empty() {
             return;
         }
         let slots = ranges.iter().map(|range| range.count).sum();
-        if !self.core.take_prefetch(slots) {
+        if !core.take_prefetch(slots) {
             return;
         }
-        let Some(mut pages) = self.allocate_all(ranges) else {
-            return self.core.end_prefetch(slots);
+        let Some(mut pages) = allocate_all(core, ranges) else {
+            return core.end_prefetch(slots);
         };
         pages.iter_mut().for_each(|pages| pages.prefetched = true);
         // Who reads there waits for it and is told; nobody else does.

@@ -133,7 +133,7 @@ impl CachedFile {
 
     fn write_bytes_max(&self) -> usize {
         // A write that does not begin with a page takes one more.
-        self.core.write_slots_max().saturating_sub(1).max(1) * PAGE_BYTES
+        self.core().write_slots_max().saturating_sub(1).max(1) * PAGE_BYTES
     }
 
     /// The store's file has other bytes in this range now (`len` 0: to the end).

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::blocks::{BlockRange, BlockRanges};
 use crate::file::{CachedFile, Core, Counters, Filling, Inner, Pinned, PinnedPage, count, place};
-use crate::fill::Fills;
+use crate::fill::{Fills, allocate_all};
 use crate::job::{Job, wait_all};
 use crate::pool::{FRAME_SLOTS, Page, Run, Runs, SLOT};
 use crate::wait::Ticket;
@@ -201,6 +201,16 @@ pub(crate) enum Plan {
     Fill(SmallVec<[BlockRange; 4]>, Fills, Pinned),
 }
 
+/// Pins a page for a reader of some of its bytes, from `offset` on: where they end.
+#[inline(always)]
+fn pin_page(core: &Core, inner: &mut Inner, page: Page, offset: u64, asked: u64) -> u64 {
+    let is_rest =
+        offset == inner.reads.end && !offset.is_multiple_of(page.unit_slots() as u64 * SLOT);
+    core.pool.pin(page.unit(), !is_rest);
+    inner.reads.end = asked.min(inner.size);
+    inner.reads.end
+}
+
 impl CachedFile {
     /// Everything asked for, if it is cached; `None`: use [`read`](Self::read).
     #[inline]
@@ -214,7 +224,7 @@ impl CachedFile {
             }
             false => self.lease(inner, offset, len)?,
         };
-        self.core.counters.hits.fetch_add(1, Ordering::Relaxed);
+        self.core().counters.hits.fetch_add(1, Ordering::Relaxed);
         Some(lease)
     }
 
@@ -240,9 +250,10 @@ impl CachedFile {
         len: usize,
     ) -> HeldPage<'_> {
         let asked = offset.saturating_add(len as u64);
-        let end = self.pin_page(inner, page, offset, asked);
+        let core = self.core();
+        let end = pin_page(core, inner, page, offset, asked);
         HeldPage {
-            core: &self.core,
+            core,
             unit: page.unit(),
             start: page.index() * PAGE_BYTES + (offset % SLOT) as usize,
             len: (end - offset) as usize,
@@ -262,7 +273,7 @@ impl CachedFile {
         loop {
             let plan = self.plan(offset, len, exact);
             let was_coming = *was_coming.get_or_insert_with(|| {
-                let Counters { misses, hits, .. } = &self.core.counters;
+                let Counters { misses, hits, .. } = &self.core().counters;
                 let is_hit = matches!(plan, Plan::Lease(_));
                 count(if is_hit { hits } else { misses }, 1);
                 is_hit || self.is_coming(offset, len)
@@ -280,8 +291,9 @@ impl CachedFile {
                 Plan::Fill(ranges, awaited, there) => (ranges, awaited, there),
             };
             let front = ticket.is_some();
-            let pages = if front || self.core.fill_queue.is_empty() {
-                self.allocate_all(&ranges)
+            let core = self.core();
+            let pages = if front || core.fill_queue.is_empty() {
+                allocate_all(core, &ranges)
             } else {
                 None
             };
@@ -292,12 +304,12 @@ impl CachedFile {
                 None if front => {
                     drop(awaited);
                     awaited = Fills::new();
-                    self.core.when_space(|| self.allocate_all(&ranges)).await
+                    core.when_space(|| allocate_all(core, &ranges)).await
                 }
                 None => {
                     drop((awaited, there));
                     // Kept until all is read: nobody behind evicts what this one fills.
-                    ticket = Some(self.core.fill_queue.enter().await);
+                    ticket = Some(core.fill_queue.enter().await);
                     continue;
                 }
             };
@@ -321,7 +333,7 @@ impl CachedFile {
     }
 
     pub(crate) fn read_bytes_max(&self) -> usize {
-        (self.core.pool.slot_count() / 8).max(1) * PAGE_BYTES
+        (self.core().pool.slot_count() / 8).max(1) * PAGE_BYTES
     }
 
     /// Pins what is there, if all is. It counts as a use of each unit, but not of the rest of one
@@ -335,7 +347,7 @@ impl CachedFile {
             false => None,
         };
         let mut lease = PinnedRead {
-            core: self.core.clone(),
+            core: self.core().clone(),
             units: SmallVec::new(),
             runs: Runs::default(),
             len: end.saturating_sub(offset) as usize,
@@ -366,7 +378,7 @@ impl CachedFile {
                         !offset.is_multiple_of(page.unit_slots() as u64 * SLOT)
                     };
                     unit = page.unit();
-                    self.core.pool.pin(unit, !is_rest);
+                    self.core().pool.pin(unit, !is_rest);
                     lease.units.push(unit);
                 }
                 let start = from.saturating_sub(slot * SLOT) as usize;
@@ -383,16 +395,6 @@ impl CachedFile {
     pub(crate) fn is_in_one_page(&self, inner: &Inner, offset: u64, len: usize) -> bool {
         let end = offset.saturating_add(len as u64).min(inner.size);
         offset < end && offset / SLOT == (end - 1) / SLOT
-    }
-
-    /// Pins a page for a reader of some of its bytes, from `offset` on: where they end.
-    #[inline(always)]
-    fn pin_page(&self, inner: &mut Inner, page: Page, offset: u64, asked: u64) -> u64 {
-        let is_rest =
-            offset == inner.reads.end && !offset.is_multiple_of(page.unit_slots() as u64 * SLOT);
-        self.core.pool.pin(page.unit(), !is_rest);
-        inner.reads.end = asked.min(inner.size);
-        inner.reads.end
     }
 
     /// What to do for a read. `exact`: nothing is read in beside what was asked for.
@@ -418,7 +420,7 @@ impl CachedFile {
             runs(number, mask).for_each(|blocks| ranges.add(blocks, |_| false));
         }
         let there = wanted.clone().filter_map(|block| inner.page(block)).collect();
-        Plan::Fill(ranges.0, awaited.collect(), Pinned::more(&self.core, there))
+        Plan::Fill(ranges.0, awaited.collect(), Pinned::more(self.core(), there))
     }
 
     /// What is read in for a read of which something lacks; nothing behind the end of the file.
@@ -432,7 +434,7 @@ impl CachedFile {
             0 => SLOT,
             wished => wished,
         };
-        let room = self.core.pool.slot_count() as u64 >= 8 * unit / SLOT;
+        let room = self.core().pool.slot_count() as u64 >= 8 * unit / SLOT;
         let (from, to) = if room && !exact {
             (offset / unit * unit, end.next_multiple_of(unit).min(inner.size))
         } else {
@@ -470,7 +472,7 @@ impl CachedFile {
             cluster.pages[from as usize..to as usize].iter().all(|page| page.is_none())
         };
         let (first, _) = place(blocks.start);
-        let may_be_filled = self.core.fill_filter.may_have(self.place(), *range);
+        let may_be_filled = self.core().fill_filter.may_have(self.place(), *range);
         !(may_be_filled && inner.is_filling(&blocks))
             && (first..blocks.end.div_ceil(FRAME_SLOTS as u64)).all(is_absent)
     }

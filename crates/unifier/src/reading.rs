@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use dafs_protocol::Status;
 
-use crate::file::{CachedFile, Fill, Pinned, PinnedPage, count};
+use crate::file::{CachedFile, Core, Fill, Pinned, PinnedPage, count};
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
 use crate::read::{PinnedRead, SoFar};
 
@@ -116,12 +116,13 @@ impl CachedFile {
     }
 
     fn first(self: &Arc<Self>, offset: u64, len: usize) -> Result<First, Status> {
-        let counters = &self.core.counters;
+        let core = self.core();
+        let counters = &core.counters;
         let (range, arrivals) = {
             let inner = &mut *self.lock();
             let range = self.reach(inner, offset, len, false);
             let is_within = len > 0 && offset < inner.size;
-            let fits = range.count <= FRAME_SLOTS && self.core.fill_queue.is_empty();
+            let fits = range.count <= FRAME_SLOTS && core.fill_queue.is_empty();
             if !is_within || !fits || inner.exclusive.is_some() || !self.lacks(inner, &range) {
                 let Some(lease) = self.lease(inner, offset, len) else { return Ok(First::Other) };
                 count(&counters.hits, 1);
@@ -129,15 +130,15 @@ impl CachedFile {
             }
             (range, inner.transfers.arrivals)
         };
-        let replaced = if range.count == 1 { self.replace() } else { None };
+        let replaced = if range.count == 1 { self.replace(core) } else { None };
         let pages = match replaced {
             Some(page) => Pages::from_slice(&[page]),
-            None => match self.core.allocate(range.first, range.count) {
+            None => match core.allocate(range.first, range.count) {
                 Some(pages) => pages,
                 None => return Ok(First::Other),
             },
         };
-        let pages = Pinned::new(&self.core, pages);
+        let pages = Pinned::new(core, pages);
         let Some(fill) = self.start_fill(&range, pages, Some(arrivals))? else {
             return Ok(First::Other);
         };
@@ -145,17 +146,16 @@ impl CachedFile {
         Ok(First::Fill(fill))
     }
 
-    /// A pinned slot for one block, where none is free: that of what goes next, if it can.
-    pub(crate) fn replace(self: &Arc<Self>) -> Option<Page> {
-        let core = &self.core;
+    /// A pinned slot of this cache for one block, where none is free: that of what goes next, if it can.
+    pub(crate) fn replace(self: &Arc<Self>, core: &Core) -> Option<Page> {
         if core.pool.may_have(1) {
             return None;
         }
         let (unit, number, block) = core.pool.next_slot()?;
         // Mostly its own: files that are read like this are large.
         let is_given = match number == self.number() {
-            true => self.give_slot(unit, block),
-            false => core.file(number).is_some_and(|file| file.give_slot(unit, block)),
+            true => self.give_slot(core, unit, block),
+            false => core.file(number).is_some_and(|file| file.give_slot(core, unit, block)),
         };
         if !is_given {
             core.pool.stays(unit);
@@ -170,7 +170,9 @@ impl CachedFile {
         let inner = &mut *self.lock();
         let page = fill.page_of(offset / SLOT);
         // It is pinned, so that it is no other file's since.
-        let is_own = |page: &Page| self.core.pool.holds(*page, self.number(), offset / SLOT);
+        let is_own = |page: &Page| {
+            self.is_in(fill.core()) && fill.core().pool.holds(*page, self.number(), offset / SLOT)
+        };
         if let Some(page) = page.filter(is_own)
             && self.is_in_one_page(inner, offset, len)
         {

@@ -105,7 +105,7 @@ impl Core {
         let mut unwritten = Vec::new();
         for (unit, number, block) in self.pool.emptying() {
             let Some(file) = self.file(number) else { continue };
-            match file.evict(unit, block) {
+            match file.evict(self, unit, block) {
                 0 if unwritten.len() < HELPERS_MAX
                     && !unwritten.iter().any(|other| Arc::ptr_eq(other, &file)) =>
                 {

@@ -1,7 +1,7 @@
 //! The cache of all files.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
 use std::thread::Thread;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl Unifier {
         verifier: WriteVerifier,
         changes: Arc<AtomicU64>,
     ) -> Arc<Unifier> {
-        let entries = (config.epoch, config.entries.as_ref());
+        let entries = (config.epoch, config.entries.as_ref(), config.erases);
         let pool = Pool::new(arena, config.domain.clone(), entries);
         Arc::new(Unifier { core: Arc::new(Core::new(pool, config, verifier, changes)) })
     }
@@ -109,7 +109,9 @@ impl Unifier {
         attr: &Attr,
         opening: Opening,
     ) -> Arc<CachedFile> {
-        self.core.open(mark.0, writer, file, attr, opening)
+        let (cached, recut) = self.begin_open(mark, writer, file, attr, opening);
+        self.end_open(recut);
+        cached
     }
 
     /// Waits for the right to wait for data while holding other data. One at a time: many who
@@ -162,6 +164,49 @@ impl Unifier {
     /// Drops the pages of a file that is gone, unless it is open.
     pub fn forget(&self, id: FileId) {
         self.core.forget(id);
+    }
+
+    /// Somebody waits for room.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !self.core.fill_queue.is_empty() || !self.core.reserve_queue.is_empty()
+    }
+
+    /// This file is here.
+    pub(crate) fn has(&self, file: &CachedFile) -> bool {
+        file.is_in(&self.core)
+    }
+
+    /// All files that it knows.
+    pub(crate) fn files(&self) -> Vec<Arc<CachedFile>> {
+        self.core.all_files()
+    }
+
+    /// As [`open`](Self::open), which it is when it has [ended](Self::end_open).
+    pub(crate) fn begin_open(
+        &self,
+        mark: Mark,
+        writer: WriterId,
+        file: Arc<dyn File>,
+        attr: &Attr,
+        opening: Opening,
+    ) -> (Arc<CachedFile>, Option<Arc<Job>>) {
+        self.core.open(mark.0, writer, file, attr, opening)
+    }
+
+    /// Starts what an open has left to be done. Polls work of others, which takes locks.
+    pub(crate) fn end_open(&self, recut: Option<Arc<Job>>) {
+        if let Some(job) = recut {
+            self.core.jobs.start(&job);
+        }
+    }
+
+    /// See [`CacheDomains::move_out`](crate::CacheDomains::move_out).
+    pub(crate) async fn take(
+        &self,
+        file: &Arc<CachedFile>,
+        coming: &Arc<Mutex<()>>,
+    ) -> Result<(), Status> {
+        file.move_to(self.core.clone(), coming.clone()).await
     }
 
     /// What COMMIT answers: the same as long as no unstable write can have been lost.
@@ -357,5 +402,10 @@ impl CachedFile {
     /// [`Unifier::overlay`] does.
     pub fn overlay(&self, mark: Mark, attr: &mut Attr) {
         self.correct(mark.0, attr);
+    }
+
+    /// The cache has changed it since.
+    pub(crate) fn has_changed_since(&self, mark: Mark) -> bool {
+        self.lock().overtakes(mark.0)
     }
 }

@@ -8,7 +8,7 @@ use dafs_protocol::Status;
 use smallvec::SmallVec;
 
 use crate::Writer;
-use crate::file::{CachedFile, Inner, place};
+use crate::file::{CachedFile, Core, Inner, place};
 use crate::job::Job;
 use crate::planted::{Defect, planted};
 use crate::policy::Origin;
@@ -24,6 +24,8 @@ const OFFSET_MAX: u64 = i64::MAX as u64;
 /// discarded.
 pub struct WriteReservation {
     file: Arc<CachedFile>,
+    /// The cache of which it has pages.
+    core: Arc<Core>,
     offset: u64,
     len: usize,
     /// Bytes of the writer that are there.
@@ -49,7 +51,7 @@ impl WriteReservation {
                 break;
             }
         }
-        self.file.core.pool.spans(&runs)
+        self.core.pool.spans(&runs)
     }
 
     /// Bytes to land.
@@ -75,7 +77,7 @@ impl WriteReservation {
         if to + self.len > self.pages.len() * PAGE_BYTES {
             return Err(Status::Inval);
         }
-        let pool = &self.file.core.pool;
+        let pool = &self.core.pool;
         let part = |start: usize, len: usize| {
             let at = start % PAGE_BYTES;
             pool.part(self.pages[start / PAGE_BYTES], at, at + len)
@@ -110,9 +112,9 @@ impl Drop for WriteReservation {
             let _ = file.land(self, writer, Where::Given);
         }
         for unit in units(&self.pages) {
-            self.file.core.pool.unpin(unit);
+            self.core.pool.unpin(unit);
         }
-        self.file.core.recount_dirty(self.dirty, 0);
+        self.core.recount_dirty(self.dirty, 0);
     }
 }
 
@@ -132,6 +134,8 @@ enum Landed {
     Done(u64),
     /// Until this has ended.
     Wait(Arc<Job>),
+    /// The file is in another cache now, of which pages are needed.
+    Moved,
     /// This block is needed, since only a part of it is written.
     ReadIn(u64),
 }
@@ -140,10 +144,11 @@ impl CachedFile {
     /// As [`reserve`](Self::reserve); `None` if that would wait or fail.
     pub fn try_reserve(self: &Arc<Self>, offset: u64, len: usize) -> Option<WriteReservation> {
         let count = self.check(offset, len, false).ok()?;
-        if !self.core.reserve_queue.is_empty() {
+        let core = self.core();
+        if !core.reserve_queue.is_empty() {
             return None;
         }
-        self.attempt(offset, len, count)
+        self.attempt(core, (offset, len), count)
     }
 
     /// Fresh pages for `len` bytes at `offset`. Waits, first come first served, while too much
@@ -174,21 +179,22 @@ impl CachedFile {
         for &(offset, len) in pieces {
             counts.push(self.check(offset, len, false)?);
         }
-        if counts.iter().sum::<usize>() > self.core.write_slots_max() {
+        let core = self.core();
+        if counts.iter().sum::<usize>() > core.write_slots_max() {
             return Err(Status::Inval);
         }
         let attempt = || -> Option<Vec<WriteReservation>> {
             let piece =
-                |(piece, count): (&(u64, usize), &usize)| self.attempt(piece.0, piece.1, *count);
+                |(piece, count): (&(u64, usize), &usize)| self.attempt(core, *piece, *count);
             pieces.iter().zip(&counts).map(piece).collect()
         };
-        if self.core.reserve_queue.is_empty()
+        if core.reserve_queue.is_empty()
             && let Some(reservations) = attempt()
         {
             return Ok(reservations);
         }
-        let _ticket = self.core.reserve_queue.enter().await;
-        Ok(self.core.when_space(attempt).await)
+        let _ticket = core.reserve_queue.enter().await;
+        Ok(core.when_space(attempt).await)
     }
 
     /// As [`reserve`](Self::reserve), for [`append`](Self::append).
@@ -207,13 +213,15 @@ impl CachedFile {
         spare: bool,
     ) -> Result<WriteReservation, Status> {
         let count = self.check(offset, len, spare)?;
-        if self.core.reserve_queue.is_empty()
-            && let Some(reservation) = self.attempt(offset, len, count)
+        let core = self.core();
+        let attempt = || self.attempt(core, (offset, len), count);
+        if core.reserve_queue.is_empty()
+            && let Some(reservation) = attempt()
         {
             return Ok(reservation);
         }
-        let _ticket = self.core.reserve_queue.enter().await;
-        Ok(self.core.when_space(|| self.attempt(offset, len, count)).await)
+        let _ticket = core.reserve_queue.enter().await;
+        Ok(core.when_space(attempt).await)
     }
 
     /// The slots that such a write takes.
@@ -227,31 +235,32 @@ impl CachedFile {
             self.check_end(&self.lock(), end)?;
         }
         let count = (end.div_ceil(SLOT) - offset / SLOT) as usize + usize::from(spare);
-        if count <= self.core.write_slots_max() { Ok(count) } else { Err(Status::Inval) }
+        if count <= self.core().write_slots_max() { Ok(count) } else { Err(Status::Inval) }
     }
 
     fn attempt(
         self: &Arc<Self>,
-        offset: u64,
-        len: usize,
+        core: &Arc<Core>,
+        (offset, len): (u64, usize),
         count: usize,
     ) -> Option<WriteReservation> {
-        let orphans = self.core.pool.orphan_slots() * PAGE_BYTES;
-        if orphans > self.core.config.orphan_bytes_max || !self.core.take_dirty(count) {
+        let orphans = core.pool.orphan_slots() * PAGE_BYTES;
+        if orphans > core.config.orphan_bytes_max || !core.take_dirty(count) {
             return None;
         }
-        let Some(pages) = self.core.allocate(offset / SLOT, count) else {
-            self.core.recount_dirty(count, 0);
+        let Some(pages) = core.allocate(offset / SLOT, count) else {
+            core.recount_dirty(count, 0);
             return None;
         };
-        let file = self.clone();
-        Some(WriteReservation { file, offset, len, landed: 0, pages, dirty: count })
+        let (file, core) = (self.clone(), core.clone());
+        Some(WriteReservation { file, core, offset, len, landed: 0, pages, dirty: count })
     }
 
     /// As [`commit_write`](Self::commit_write).
     ///
     /// # Errors
     /// The reservation, when that would wait: to be given to `commit_write`.
+    #[expect(clippy::result_large_err, reason = "it is no error: it goes on")]
     pub fn try_commit_write(
         self: &Arc<Self>,
         mut reservation: WriteReservation,
@@ -320,16 +329,35 @@ impl CachedFile {
                     // Whose outcome is told to who asked for it.
                     let _ = job.wait().await;
                 }
+                Landed::Moved => {
+                    held.clear();
+                    self.follow(&mut reservation).await;
+                }
                 Landed::ReadIn(block) => {
                     // Both edges at once: one writer at a time holds one and waits for the other.
                     if ticket.is_none() && !held.is_empty() {
                         held.clear();
-                        ticket = Some(self.core.edge_queue.enter().await);
+                        ticket = Some(self.core().edge_queue.enter().await);
                     }
                     held.push(self.read(block * SLOT, PAGE_BYTES).await?);
                 }
             }
         }
+    }
+
+    /// Brings what has landed to fresh pages of the cache in which the file is now.
+    async fn follow(self: &Arc<Self>, reservation: &mut WriteReservation) {
+        let (core, pages) = (self.core(), &reservation.pages);
+        let attempt = || self.attempt(core, (reservation.offset, reservation.len), pages.len());
+        let ticket = core.reserve_queue.enter().await;
+        let mut fresh = core.when_space(attempt).await;
+        drop(ticket);
+        for (to, from) in fresh.pages.iter().zip(pages) {
+            let from = reservation.core.pool.part(*from, 0, PAGE_BYTES);
+            core.pool.part(*to, 0, PAGE_BYTES).copy_span(0, &from);
+        }
+        fresh.landed = reservation.landed;
+        *reservation = fresh;
     }
 
     fn land(
@@ -340,7 +368,7 @@ impl CachedFile {
     ) -> Result<Landed, Status> {
         assert!(Arc::ptr_eq(self, &reservation.file), "a reservation is of one file");
         if reservation.landed != reservation.len {
-            crate::file::count(&self.core.counters.short_writes, 1);
+            crate::file::count(&self.core().counters.short_writes, 1);
             return Err(Status::ServerFault);
         }
         let inner = &mut *self.lock();
@@ -352,6 +380,9 @@ impl CachedFile {
         }
         if let Some(status) = inner.sessions.take_late(writer.id) {
             return Err(status);
+        }
+        if !self.is_in(&reservation.core) {
+            return Ok(Landed::Moved);
         }
         if at == Where::Within && reservation.offset + reservation.len as u64 > inner.size {
             let rest = inner.size.saturating_sub(reservation.offset) as usize;
@@ -398,9 +429,9 @@ impl CachedFile {
         }
         let edge = |needed: bool, block: u64, from: usize, to: usize| {
             let fresh = reservation.pages[(block - first) as usize];
-            let fresh = self.core.pool.part(fresh, from, to);
+            let fresh = self.core().pool.part(fresh, from, to);
             match inner.page(block).filter(|_| needed) {
-                Some(old) => fresh.copy_span(0, &self.core.pool.part(old, from, to)),
+                Some(old) => fresh.copy_span(0, &self.core().pool.part(old, from, to)),
                 None if planted(Defect::StaleTailOfWrite) => {}
                 None => fresh.zero(),
             }
@@ -439,7 +470,7 @@ impl CachedFile {
             inner.blocks.dirty.insert(number);
             at += count;
         }
-        self.core.recount_dirty(reserved + before, after);
+        self.core().recount_dirty(reserved + before, after);
         inner.blocks.unwritten = inner.blocks.unwritten + after - before;
         if planted(Defect::DirtyBlockEvicted) {
             self.may_go(pages, first, Origin::ByWrite);
@@ -449,14 +480,14 @@ impl CachedFile {
         let named = (self.number(), inner.size);
         for (page, block) in pages.iter().zip(first..) {
             if !planted(Defect::CopyOnWriteSkipped) || inner.page(block) == Some(*page) {
-                self.core.pool.publish(*page, named, block);
+                self.core().pool.publish(*page, named, block);
             }
         }
     }
 
     /// The old page is retired; the fresh one is to be published when all of the request are.
     fn swap_page(&self, place: &mut Page, fresh: Page) {
-        let pool = &self.core.pool;
+        let pool = &self.core().pool;
         if planted(Defect::CopyOnWriteSkipped) && !place.is_none() {
             let bytes = pool.part(fresh, 0, PAGE_BYTES);
             pool.part(*place, 0, PAGE_BYTES).copy_span(0, &bytes);
@@ -476,11 +507,11 @@ impl CachedFile {
         reservation: &WriteReservation,
     ) {
         debug_assert!(reservation.dirty == 0, "counted with the file's pages now");
-        inner.changed.changes((self.core.config.clock)());
+        inner.changed.changes((self.core().config.clock)());
         inner.clear_privileges |= writer.clear_privileges;
         inner.sessions.add_writer(writer.id);
         if !std::mem::replace(&mut inner.listed.dirty, true) {
-            self.core.list_as_dirty(self);
+            self.core().list_as_dirty(self);
         }
     }
 }

@@ -81,7 +81,7 @@ impl CachedFile {
         work: impl Future<Output = Outcome> + Send + 'static,
     ) -> Outcome {
         let job = Job::new(work);
-        self.core.jobs.start(&job);
+        self.core().jobs.start(&job);
         job.wait().await
     }
 
@@ -119,7 +119,7 @@ impl CachedFile {
         loop {
             match self.flush_step((first, cursor, last), alone)? {
                 Step::Write(job, next) => {
-                    self.core.jobs.start(&job);
+                    self.core().jobs.start(&job);
                     running.push(job);
                     cursor = next;
                     if running.len() >= WRITES_MAX {
@@ -143,7 +143,7 @@ impl CachedFile {
     /// Before the first of our own changes under way: what somebody else has changed is not to be
     /// taken for ours afterwards.
     pub(crate) async fn look_before_changing(&self, alone: bool) {
-        let mark = self.core.mark();
+        let mark = self.core().mark();
         let handle = {
             let inner = self.lock();
             if !inner.transfers.writes.is_empty() {
@@ -181,7 +181,7 @@ impl CachedFile {
     /// Marks consecutive dirty blocks as being written.
     fn take_dirty_run(&self, inner: &mut Inner, first: u64, last: u64) -> Pages {
         let most =
-            (self.core.dirty_slots_max() / WRITE_PART).clamp(WRITE_SLOTS_MIN, WRITE_SLOTS_MAX);
+            (self.core().dirty_slots_max() / WRITE_PART).clamp(WRITE_SLOTS_MIN, WRITE_SLOTS_MAX);
         let mut pages = Pages::new();
         let mut block = first;
         while pages.len() < most && block <= last {
@@ -218,7 +218,7 @@ impl CachedFile {
         let len = end.saturating_sub(first * SLOT) as usize;
         let id = inner.transfers.next_id();
         let clear = inner.clear_privileges;
-        let pinned = Pinned::more(&self.core, pages);
+        let pinned = Pinned::more(self.core(), pages);
         let job = Job::new(self.clone().write(handle, pinned, (id, first, len), clear));
         inner.transfers.writes.push(Writing { id, first, count, job: job.clone() });
         inner.stored.stale = true;
@@ -232,20 +232,21 @@ impl CachedFile {
         (id, first, len): (u64, u64, usize),
         clear_privileges: bool,
     ) -> Outcome {
+        let core = pinned.core.clone();
         let mut unwritten = Unwritten::none();
         let mut left: SmallVec<[_; 16]> = smallvec![0..pinned.pages.len()];
         let mut failures = 0;
         while let Some(pages) = left.pop() {
             let bytes = len.min(pages.end * PAGE_BYTES).saturating_sub(pages.start * PAGE_BYTES);
-            let from = cut(self.core.spans(&pinned.pages[pages.clone()]), bytes);
+            let from = cut(core.spans(&pinned.pages[pages.clone()]), bytes);
             let bytes = sg_bytes(&from);
-            count(&self.core.counters.write_backs, 1);
+            count(&core.counters.write_backs, 1);
             let offset = (first + pages.start as u64) * SLOT;
             let Err(status) = handle.write_at(offset, from, clear_privileges).await else {
-                count(&self.core.counters.written_bytes, bytes);
+                count(&core.counters.written_bytes, bytes);
                 continue;
             };
-            count(&self.core.counters.write_errors, 1);
+            count(&core.counters.write_errors, 1);
             failures += 1;
             if failures == FAILURES_MAX {
                 left.drain(..).for_each(|pages| unwritten.add(pages, status));
@@ -263,7 +264,7 @@ impl CachedFile {
         }
         self.written((id, first, len), &pinned.pages, &unwritten);
         drop(pinned);
-        self.core.pool.space.changed();
+        core.pool.space.changed();
         if !planted(Defect::LocalChangeTakenForOurs) {
             self.refresh().await;
         }
@@ -279,7 +280,7 @@ impl CachedFile {
     ) {
         let mut is_news = false;
         let inner = &mut *self.lock();
-        inner.changed.last = self.core.change();
+        inner.changed.last = self.core().change();
         inner.transfers.writes.retain(|write| write.id != id);
         let end = first * SLOT + len as u64;
         inner.stored.size = inner.stored.size.filter(|_| unwritten.outcome.is_ok());
@@ -313,17 +314,17 @@ impl CachedFile {
                 inner.blocks.dirty.insert(number);
             }
         }
-        self.core.recount_dirty(before, after);
+        self.core().recount_dirty(before, after);
         inner.blocks.unwritten = inner.blocks.unwritten + after - before;
         self.may_go(&clean, first, Origin::ByWrite);
         if unwritten.outcome.is_err() {
-            self.core.note_loss();
+            self.core().note_loss();
         }
         match unwritten.outcome {
             // After the last close nobody will write it: the close has told.
             Err(_) if inner.handle.is_none() => {
                 let lost = self.drop_pages(inner, 0, Which::Dirty);
-                count(&self.core.counters.lost_slots, lost);
+                count(&self.core().counters.lost_slots, lost);
             }
             Err(status) => {
                 if is_news {
@@ -331,7 +332,7 @@ impl CachedFile {
                 }
                 inner.failed = Some(status);
                 if !std::mem::replace(&mut inner.listed.failed, true) {
-                    self.core.list_as_failed(self);
+                    self.core().list_as_failed(self);
                 }
             }
             // What failed before has been written now.
@@ -347,7 +348,7 @@ impl CachedFile {
     /// After the last of our own changes under way: learns what they have made of the
     /// attributes, before others change the file again.
     pub(crate) async fn refresh(&self) {
-        let mark = self.core.mark();
+        let mark = self.core().mark();
         let handle = {
             let inner = self.lock();
             if !inner.stored.stale || inner.overtakes(mark) {
@@ -382,7 +383,7 @@ impl CachedFile {
         };
         let late = self.take_error(writer);
         outcome?;
-        late.map_or(Ok(self.core.verifier), Err)
+        late.map_or(Ok(self.core().verifier), Err)
     }
 
     pub(crate) async fn flush_range(self: &Arc<Self>, offset: u64, len: u64) -> Outcome {
@@ -418,7 +419,7 @@ impl CachedFile {
             return Ok(());
         }
         if start {
-            self.core.jobs.start(&job);
+            self.core().jobs.start(&job);
         }
         job.wait().await
     }
@@ -441,7 +442,7 @@ impl CachedFile {
             // The system tells this once: the data may be gone, and a sync that succeeds later
             // does not bring it back.
             inner.sessions.report_loss(status);
-            self.core.note_loss();
+            self.core().note_loss();
         }
         outcome
     }

@@ -222,7 +222,14 @@ impl Chain {
             _ => {
                 let (file, attr) = (opened.file.clone(), &opened.attr);
                 let cache = &shared.unifier;
-                FileData::Cached(cache.open(export.domain, mark, writer, file, attr, opening))
+                FileData::Cached(cache.open(
+                    export.domain.into(),
+                    mark,
+                    writer,
+                    file,
+                    attr,
+                    opening,
+                ))
             }
         }
     }

@@ -103,6 +103,7 @@ impl Table {
         self.at(*self.by_id.get(&id)?)
     }
 
+    /// The file has a number of this table from now on.
     fn add(&mut self, make: impl FnOnce(u64) -> Arc<CachedFile>) -> Arc<CachedFile> {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -115,16 +116,20 @@ impl Table {
         file
     }
 
-    fn remove(&mut self, file: &CachedFile) {
-        if self.get(file.number()).is_some() {
-            let place = file.number() as u32;
-            let given = (file.number() >> 32) as u32;
-            self.places[place as usize] = Place { file: None, given };
-            if given < GIVEN_MAX {
-                self.free.push(place);
-            }
-            self.by_id.remove(&file.id());
+    /// False: it is not here, or not any more.
+    fn remove(&mut self, file: &CachedFile) -> bool {
+        let is_it = |known: &&Arc<CachedFile>| std::ptr::eq(&raw const ***known, file);
+        if self.get(file.number()).filter(is_it).is_none() {
+            return false;
         }
+        let place = file.number() as u32;
+        let given = (file.number() >> 32) as u32;
+        self.places[place as usize] = Place { file: None, given };
+        if given < GIVEN_MAX {
+            self.free.push(place);
+        }
+        self.by_id.remove(&file.id());
+        true
     }
 }
 
@@ -193,6 +198,11 @@ impl Core {
         table.by_id(id).cloned()
     }
 
+    /// This very file is here.
+    pub(crate) fn has(&self, file: &Arc<CachedFile>) -> bool {
+        locked(&self.files).by_id(file.id()).is_some_and(|known| Arc::ptr_eq(known, file))
+    }
+
     /// By its number.
     pub(crate) fn file(&self, number: u64) -> Option<Arc<CachedFile>> {
         locked(&self.files).get(number).cloned()
@@ -206,7 +216,8 @@ impl Core {
         locked(&self.files).by_id.len()
     }
 
-    /// Finds or makes the file and counts an open, which keeps it in the table.
+    /// Finds or makes the file and counts an open, which keeps it in the table. What is to be started then is polled
+    /// by whoever starts it.
     pub(crate) fn open(
         self: &Arc<Self>,
         mark: u64,
@@ -214,7 +225,7 @@ impl Core {
         file: Arc<dyn File>,
         attr: &Attr,
         opening: Opening,
-    ) -> Arc<CachedFile> {
+    ) -> (Arc<CachedFile>, Option<Arc<Job>>) {
         let (id, unwritten) = (file.id(), file.has_unwritten());
         let mut table = locked(&self.files);
         let known = table.by_id(id).cloned();
@@ -224,10 +235,7 @@ impl Core {
         // Many pages to drop take time, and so does to wait for who does that: not with the table.
         drop(table);
         let recut = cached.origin(mark, writer, (file, unwritten), attr, opening);
-        if let Some(job) = recut {
-            self.jobs.start(&job);
-        }
-        cached
+        (cached, recut)
     }
 
     /// A file has been closed for the last time; the longest closed one may be forgotten for it.
@@ -247,6 +255,33 @@ impl Core {
         // Many pages take time: all opens wait for the table.
         drop(table);
         gone.iter().for_each(|file| file.forget_pages());
+    }
+
+    /// A file without pages, for which nothing is under way, comes from this cache to another one; false: it is
+    /// not here, or it has such. Who may look for it in both waits meanwhile.
+    pub(crate) fn hand_over(&self, file: &Arc<CachedFile>, to: &Arc<Core>) -> bool {
+        let (mut from, mut into) = (locked(&self.files), locked(&to.files));
+        if into.by_id(file.id()).is_some() {
+            return false;
+        }
+        let inner = &mut *file.lock();
+        if !file.is_in(self) || !inner.is_bare() || !from.remove(file) {
+            return false;
+        }
+        if std::mem::take(&mut inner.listed.closed) {
+            from.closed.retain(|other| !Arc::ptr_eq(other, file));
+        }
+        self.dirty.unlist(file);
+        (inner.listed.dirty, inner.listed.failed) = (false, false);
+        into.add(|number| {
+            file.moves(number, to);
+            file.clone()
+        });
+        if inner.opens == 0 {
+            inner.listed.closed = true;
+            into.closed.push_back(file.clone());
+        }
+        true
     }
 
     pub(crate) fn forget(&self, id: FileId) {
@@ -378,7 +413,7 @@ impl Core {
                 break;
             }
             for (unit, number, block) in victims.drain(..) {
-                freed += self.file(number).map_or(0, |file| file.evict(unit, block));
+                freed += self.file(number).map_or(0, |file| file.evict(self, unit, block));
             }
         }
         count(&self.counters.evicted_slots, freed);

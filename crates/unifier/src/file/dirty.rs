@@ -102,6 +102,12 @@ impl Dirty {
         self.helpers.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// A file is another cache's from now on.
+    pub(crate) fn unlist(&self, file: &Arc<CachedFile>) {
+        self.files.unlist(file);
+        locked(&self.failed).retain(|other| !Arc::ptr_eq(other, file));
+    }
+
     /// Of no file any more.
     pub(crate) fn clear(&self) {
         self.files.clear();
@@ -160,6 +166,15 @@ impl DirtyFiles {
         if let Some(device) = devices.iter_mut().find(|device| device.number == file.id().device) {
             device.flushed.retain(|other| !Arc::ptr_eq(other, file));
         }
+        devices.retain(Device::is_used);
+    }
+
+    /// It is not to be written back any more.
+    pub(crate) fn unlist(&self, file: &Arc<CachedFile>) {
+        let devices = &mut *locked(&self.0);
+        devices
+            .iter_mut()
+            .for_each(|device| device.files.retain(|(_, other)| !Arc::ptr_eq(other, file)));
         devices.retain(Device::is_used);
     }
 

@@ -20,13 +20,13 @@ impl CachedFile {
         for (number, cluster) in inner.blocks.clusters.range(clusters) {
             for (page, block) in cluster.pages.iter().zip(number * FRAME_SLOTS as u64..) {
                 let ends_elsewhere = (first..behind).contains(&block) && !page.is_none();
-                if ends_elsewhere && self.core.pool.retire(*page) {
+                if ends_elsewhere && self.core().pool.retire(*page) {
                     retired.push((*page, block));
                 }
             }
         }
         for (page, block) in retired {
-            self.core.pool.publish(page, (self.number(), size), block);
+            self.core().pool.publish(page, (self.number(), size), block);
         }
     }
 }

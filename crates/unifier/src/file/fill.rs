@@ -10,7 +10,7 @@ use dafs_protocol::Status;
 use dafs_store::{File, ReadEnd, ReadWaiter};
 
 use super::CachedFile;
-use super::core::{Pinned, count};
+use super::core::{Core, Pinned, count};
 use super::page::{Asked, PageEnd};
 use crate::blocks::BlockRange;
 use crate::job::{Ending, Outcome};
@@ -81,7 +81,7 @@ impl Fill {
         (blocks, pages): (BlockRange, Pinned),
         asked: Option<Asked>,
     ) -> Arc<Fill> {
-        let mut fill = file.core.spare_fills.take().unwrap_or_default();
+        let mut fill = pages.core.spare_fills.take().unwrap_or_default();
         let call = Call { file, handle, blocks, pages, asked };
         match Arc::get_mut(&mut fill) {
             Some(spare) => {
@@ -100,7 +100,7 @@ impl Fill {
     #[inline(always)]
     pub(crate) fn let_go(mut this: Arc<Fill>) {
         if let Some(call) = Arc::get_mut(&mut this).and_then(Fill::take) {
-            call.file.core.spare_fills.put(this);
+            call.pages.core.spare_fills.put(this);
         }
     }
 
@@ -114,11 +114,12 @@ impl Fill {
     /// Asks the store. The caller has no lock.
     #[inline(always)]
     pub(crate) fn begin(self: &Arc<Self>) {
-        let Call { file, handle, blocks, pages, .. } = self.call();
-        count(&file.core.counters.fills, 1);
+        let Call { handle, blocks, pages, .. } = self.call();
+        let core = &pages.core;
+        count(&core.counters.fills, 1);
         let into = match pages.pages.as_slice() {
-            [page] => SgList::from_iter([file.core.pool.part(*page, 0, PAGE_BYTES)]),
-            pages => file.core.spans(pages),
+            [page] => SgList::from_iter([core.pool.part(*page, 0, PAGE_BYTES)]),
+            pages => core.spans(pages),
         };
         handle.read_then(blocks.first * SLOT, into, ReadEnd::new(self.clone()));
     }
@@ -138,6 +139,11 @@ impl Fill {
     #[inline(always)]
     pub(crate) fn asked(&self) -> Option<&Asked> {
         self.call().asked.as_ref()
+    }
+
+    /// The cache in which it is.
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.call().pages.core
     }
 
     /// Where it brings its blocks.
@@ -188,7 +194,7 @@ impl Fill {
         // Mostly nobody else waits for it.
         let asked = match Arc::get_mut(&mut self).and_then(Fill::take) {
             Some(Call { file, handle, pages, asked, .. }) => {
-                file.core.spare_fills.put(self);
+                pages.core.spare_fills.put(self);
                 // First, so that who is told is not the last to hold any of it.
                 drop((pages, handle, file));
                 asked

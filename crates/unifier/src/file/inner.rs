@@ -290,6 +290,13 @@ impl Inner {
         self.blocks.dirty.is_empty() && self.transfers.writes.is_empty()
     }
 
+    /// Nothing of it is cached, on its way, or to be written.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.is_clean()
+            && self.transfers.fills.is_empty()
+            && self.blocks.clusters.iter().next().is_none()
+    }
+
     /// Our own changes may be newer than attributes that were asked for after `mark`.
     pub(crate) fn overtakes(&self, mark: u64) -> bool {
         self.overtakes_alone(mark) || self.exclusive.is_some()

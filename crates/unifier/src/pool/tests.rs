@@ -5,7 +5,7 @@ use crate::policy::shares::Share;
 use crate::policy::{Key, Origin};
 
 fn pool(frames: usize) -> Pool {
-    Pool::new(Arena::new(frames * FRAME_SLOTS * PAGE_BYTES).expect("arena"), None, (1, None))
+    Pool::new(Arena::new(frames * FRAME_SLOTS * PAGE_BYTES).expect("arena"), None, (1, None, false))
 }
 
 #[test]

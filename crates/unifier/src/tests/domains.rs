@@ -1,10 +1,11 @@
 //! Cache domains: a file is in one at a time, and all of them have one bound.
 
 use dafs_fabric::mem::PAGE_BYTES;
+use dafs_protocol::Status;
 
 use super::disk::{Disk, run};
 use super::*;
-use crate::{CacheDomain, CacheDomains, DomainId};
+use crate::{CacheDomain, CacheDomains, DomainId, DomainSet, Placement};
 
 const MIB: usize = 1 << 20;
 const ARENA: usize = 16 * MIB;
@@ -20,13 +21,13 @@ fn domains() -> (Arc<CacheDomains>, Vec<Arc<Arena>>) {
     let rest = arenas[1..].iter().map(|arena| first.beside(arena.clone(), config()));
     let all: Vec<_> = [first.clone()].into_iter().chain(rest).collect();
     let all = NAMES.iter().zip(all).map(|(name, unifier)| CacheDomain::new(*name, unifier));
-    (CacheDomains::new(ARENA as u64, all.collect()), arenas)
+    (CacheDomains::new(ARENA as u64, all.collect(), 1), arenas)
 }
 
 fn open_in(domains: &CacheDomains, domain: DomainId, file: &Arc<DiskFile>) -> Arc<CachedFile> {
     let (mark, attr) = (domains.mark(), file.attr_now());
     let handle = Arc::new(Handle(file.clone()));
-    domains.open(domain, mark, WriterId(1), handle, &attr, Opening::Existing)
+    domains.open(domain.into(), mark, WriterId(1), handle, &attr, Opening::Existing)
 }
 
 fn files(domains: &CacheDomains) -> Vec<u64> {
@@ -183,4 +184,194 @@ fn all_together_become_smaller_and_larger() {
     let all = domains.resize(u64::MAX) as usize;
     assert!((ARENA - 3 * 16 * PAGE_BYTES..=ARENA).contains(&all), "{all}");
     assert!(domains.shrinks_to().is_none());
+}
+
+/// A file of this domain, open twice, with some of it cached, some dirty, and a reader who holds a page.
+#[test]
+fn an_open_file_moves_out_with_all_that_is_read_and_written_then() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![5; MIB]);
+    let (domains, arenas) = domains();
+    let (cached, other) = (open_in(&domains, ONE, &file), open_in(&domains, ONE, &file));
+    let user = cached.clone();
+    let held = run(&disk, async move {
+        write(&user, 0, &[6; 8192], 1).await;
+        let landed = user.reserve(8192, 4096).await.expect("room");
+        let held = user.read(0, MIB).await.expect("read");
+        (landed, held)
+    });
+    let (mut reservation, lease) = held;
+    let number = cached.number();
+    assert_eq!(domains.domain_of(&cached), Some(ONE));
+    let (mover, user) = (domains.clone(), cached.clone());
+    run(&disk, async move { mover.move_out(&user).await }).expect("moved");
+    assert_eq!(domains.domain_of(&other), Some(DomainId::FIRST));
+    assert_ne!((number, cached.entries().is_some()), (cached.number(), true));
+    assert_eq!(files(&domains), [1, 0, 0]);
+    assert!(bytes(&lease)[..8192] == [6; 8192] && bytes(&lease)[8192..] == [5; MIB - 8192]);
+    assert!(file.state().data[..8192] == [6; 8192]);
+    drop(lease);
+    // What was reserved there and what landed since comes along; nothing of it is left.
+    land(&mut reservation, &[7; 4096]);
+    let (user, reader) = (cached.clone(), other.clone());
+    let seen = run(&disk, async move {
+        user.commit_write(reservation, writer(1)).await.expect("committed");
+        write(&user, MIB as u64, &[8; 100], 1).await;
+        reader.read(0, 2 * MIB).await.expect("read")
+    });
+    assert!(is_in(&seen, &arenas[0]));
+    let want = [vec![6; 8192], vec![7; 4096], vec![5; MIB - 12288], vec![8; 100]].concat();
+    assert!(bytes(&seen) == want);
+    drop(seen);
+    let one = domains.iter().nth(1).expect("one").stats();
+    assert_eq!((one.resident_bytes, one.dirty_bytes, one.orphan_bytes), (0, 0, 0));
+    // Again is nothing, also when it is closed; and then it can be elsewhere.
+    let (mover, user) = (domains.clone(), cached.clone());
+    run(&disk, async move { mover.move_out(&user).await }).expect("moved");
+    close(&disk, &cached);
+    close(&disk, &other);
+    assert!(file.state().data == want);
+    let again = open_in(&domains, OTHER, &file);
+    assert_eq!(domains.domain_of(&again), Some(OTHER));
+    close(&disk, &again);
+}
+
+#[test]
+fn what_cannot_be_written_back_does_not_move() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![5; MIB]);
+    let (domains, _) = domains();
+    let cached = open_in(&domains, ONE, &file);
+    let user = cached.clone();
+    run(&disk, async move { write(&user, 0, &[6; 4096], 1).await });
+    file.state().write_error = Some(Status::Io);
+    let (mover, user) = (domains.clone(), cached.clone());
+    assert_eq!(run(&disk, async move { mover.move_out(&user).await }), Err(Status::Io));
+    assert_eq!(domains.domain_of(&cached), Some(ONE));
+    file.state().write_error = None;
+    let (mover, id) = (domains.clone(), cached.id());
+    run(&disk, async move { mover.bar(id, DomainSet::default().with(ONE)).await }).expect("moved");
+    assert_eq!(domains.domain_of(&cached), Some(DomainId::FIRST));
+    assert!(file.state().data[..4096] == [6; 4096]);
+}
+
+#[test]
+fn a_file_is_kept_from_where_it_is_barred() {
+    let disk = Disk::new(1, 0);
+    let [file, other] = [1, 2].map(|inode| disk.file(inode, vec![5; MIB]));
+    let (domains, _) = domains();
+    let barred = DomainSet::default().with(ONE);
+    let open = |file: &Arc<DiskFile>, place: Placement| {
+        let (mark, attr) = (domains.mark(), file.attr_now());
+        let handle = Arc::new(Handle(file.clone()));
+        domains.open(place, mark, WriterId(1), handle, &attr, Opening::Existing)
+    };
+    // Who wishes nothing leaves it where it is, or in the first.
+    let cached = open(&file, Placement::default());
+    assert_eq!(domains.domain_of(&cached), Some(DomainId::FIRST));
+    close(&disk, &cached);
+    let cached = open(&file, ONE.into());
+    close(&disk, &cached);
+    let cached = open(&file, Placement::default());
+    assert_eq!(domains.domain_of(&cached), Some(ONE));
+    // Somebody has it open: it is to be moved out. Nobody: it is there no more.
+    let again = open(&file, Placement { wished: None, barred });
+    assert_eq!(domains.domain_of(&again), Some(ONE));
+    close(&disk, &again);
+    close(&disk, &cached);
+    let cached = open(&file, Placement { wished: None, barred });
+    assert_eq!(domains.domain_of(&cached), Some(DomainId::FIRST));
+    close(&disk, &cached);
+    // All of one are moved or forgotten.
+    let (open_one, closed) = (open(&file, ONE.into()), open(&other, ONE.into()));
+    close(&disk, &closed);
+    assert_eq!(files(&domains), [0, 2, 0]);
+    let mover = domains.clone();
+    run(&disk, async move { mover.empty(ONE).await }).expect("emptied");
+    assert_eq!(files(&domains), [1, 0, 0]);
+    close(&disk, &open_one);
+}
+
+/// The cache has changed a file since the attributes were asked for that it is opened with.
+#[test]
+fn a_file_does_not_move_on_word_that_is_old() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![5; 4096]);
+    let (domains, _) = domains();
+    let cached = open_in(&domains, ONE, &file);
+    let (mark, attr) = (domains.mark(), file.attr_now());
+    let user = cached.clone();
+    run(&disk, async move { write(&user, 4096, &[6; 4096], 1).await });
+    close(&disk, &cached);
+    let handle = Arc::new(Handle(file.clone()));
+    let place = Placement::from(OTHER);
+    let again = domains.open(place, mark, WriterId(1), handle, &attr, Opening::Existing);
+    assert_eq!((again.size(), domains.domain_of(&again)), (8192, Some(ONE)));
+    close(&disk, &again);
+}
+
+#[test]
+fn one_is_added_with_what_others_leave() {
+    let (domains, _) = domains();
+    let config = Config { least_bytes: MIB, least_part: 16, ..config(ARENA) };
+    let more = || {
+        let arena = Arena::new(ARENA).expect("arena");
+        CacheDomain::new("more", domains.first().beside(arena, config.clone()))
+    };
+    assert_eq!(domains.add(more()), Some(DomainId(3)));
+    assert!(sizes(&domains).iter().sum::<usize>() <= ARENA && sizes(&domains)[3] >= MIB);
+    assert_eq!(domains.add(more()), None, "there are as many as were to be");
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![5; MIB]);
+    let cached = open_in(&domains, DomainId(3), &file);
+    assert_eq!(files(&domains), [0, 0, 0, 1]);
+    close(&disk, &cached);
+}
+
+/// Who may read the memory finds what is cached in it, and nothing that was, whether it was dropped, replaced, evicted
+/// or moved.
+#[test]
+fn what_is_not_cached_any_more_is_erased() {
+    let disk = Disk::new(1, 0);
+    let [file, other] = [5, 6].map(|byte| disk.file(u64::from(byte), vec![byte; 2 * MIB]));
+    let arenas: Vec<_> = (0..2).map(|_| Arena::new(4 * MIB).expect("arena")).collect();
+    let config = |erases| Config { least_bytes: MIB, erases, ..config(4 * MIB) };
+    let first = Unifier::new(arenas[0].clone(), config(false), VERIFIER);
+    let second = first.beside(arenas[1].clone(), config(true));
+    let all = vec![CacheDomain::new("first", first), CacheDomain::new("second", second)];
+    let domains = CacheDomains::new(4 * MIB as u64, all, 0);
+    let pages_of = |mark: u8| {
+        let page = |at: usize| arenas[1].span(at * PAGE_BYTES, PAGE_BYTES);
+        let mut bytes = Vec::new();
+        let is_of = |at: &usize| {
+            page(*at).read_message(PAGE_BYTES, &mut bytes);
+            bytes == [mark; PAGE_BYTES]
+        };
+        (0..4 * MIB / PAGE_BYTES).filter(is_of).count()
+    };
+    let (cached, user) = (open_in(&domains, ONE, &file), open_in(&domains, ONE, &other));
+    let reader = cached.clone();
+    run(&disk, async move { reader.read(0, MIB / 4).await.map(drop) }).expect("read");
+    let there = pages_of(5);
+    assert!(there >= MIB / 4 / PAGE_BYTES);
+    let writer = cached.clone();
+    run(&disk, async move { write(&writer, 0, &[7; 65_536], 1).await });
+    assert_eq!((pages_of(5), pages_of(7)), (there - 16, 16));
+    cached.drop_clean(65_536, 65_536);
+    assert_eq!(pages_of(5), there - 32);
+    // More than there is room for.
+    let reader = user.clone();
+    for at in (0..2 * MIB as u64).step_by(MIB / 4) {
+        let reader = reader.clone();
+        run(&disk, async move { reader.read(at, MIB / 4).await.map(drop) }).expect("read");
+    }
+    let (left, cached_now) = (pages_of(5), cached.query(0, 0, 1000).info.clean_bytes);
+    assert!(left < there - 32 && left * PAGE_BYTES <= cached_now as usize, "{left}, {cached_now}");
+    let (mover, moved) = (domains.clone(), cached.clone());
+    run(&disk, async move { mover.move_out(&moved).await }).expect("moved");
+    assert_eq!((pages_of(5), pages_of(7)), (0, 0));
+    close(&disk, &user);
+    domains.forget(other.attr_id());
+    assert_eq!(pages_of(6), 0);
+    close(&disk, &cached);
 }

@@ -97,13 +97,13 @@ mod triggers {
     /// `None`: nobody is told of it.
     fn told(cached: &CachedFile, block: u64) -> Option<Told> {
         let slot = cached.lock().page(block).filter(|page| !page.is_none())?.index();
-        let (word, Meaning { valid, .. }) = cached.core.pool.entry(slot);
+        let (word, Meaning { valid, .. }) = cached.core().pool.entry(slot);
         word.is(EntryState::Stable).then_some(Told { slot, word, valid })
     }
 
     /// A reader that was told still believes it.
     fn holds(cached: &CachedFile, told: Told) -> bool {
-        cached.core.pool.entry(told.slot).0 == told.word
+        cached.core().pool.entry(told.slot).0 == told.word
     }
 
     struct Known {

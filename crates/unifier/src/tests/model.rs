@@ -9,7 +9,10 @@ use std::time::Duration;
 use super::disk::{Disk, DiskFile, Handle, Rng, Task, allocate, overwrite, piece};
 use super::entries::Watch;
 use super::{Told, VERIFIER, bytes, config, land, writer};
-use crate::{CachedFile, Config, FilePosition, Opening, PageEnd, PinnedRead, Unifier, WriterId};
+use crate::{
+    CacheDomain, CacheDomains, CachedFile, Config, DomainId, FilePosition, Opening, PageEnd,
+    PinnedRead, Unifier, WriterId,
+};
 use dafs_fabric::Arena;
 use dafs_protocol::{CacheHint, CommitLevel, Status};
 
@@ -19,13 +22,15 @@ struct Model {
     seed: u64,
     rng: Rng,
     disk: Arc<Disk>,
-    unifier: Arc<Unifier>,
+    /// One or two, between which files move.
+    domains: Arc<CacheDomains>,
+    unifiers: Vec<Arc<Unifier>>,
     files: Vec<Subject>,
     background: Vec<Task<()>>,
     leases: Vec<(PinnedRead, Vec<u8>)>,
     /// Reads of one page that nobody waits for.
     told: Told,
-    watch: Watch,
+    watches: Vec<Watch>,
     now: Duration,
     arena_bytes: u64,
     read_bytes_max: usize,
@@ -40,14 +45,30 @@ struct Subject {
 impl Model {
     fn new(seed: u64) -> Model {
         let mut rng = Rng::new(seed);
-        let arena_bytes = 65_536 << rng.below(5);
+        let count = 1 + rng.below(2) as usize;
+        let arena_bytes = (65_536 << rng.below(5)) * count;
         let disk = Disk::new(seed, [0, 50, 100][rng.below(3) as usize]);
         let segment_bytes = 65_536 << rng.below(3);
-        let arena = Arena::in_segments(arena_bytes, segment_bytes).expect("arena");
-        arena.span(0, arena_bytes).write_message(0, &vec![0xee; arena_bytes]);
-        let domain = rng.chance(50).then(|| super::pinning(seed));
-        let config = Config { least_bytes: 64 << 10, domain, ..config(arena_bytes) };
-        let unifier = Unifier::new(arena, config, VERIFIER);
+        let pins = rng.chance(50);
+        let arena = || {
+            let arena = Arena::in_segments(arena_bytes, segment_bytes).expect("arena");
+            arena.span(0, arena_bytes).write_message(0, &vec![0xee; arena_bytes]);
+            arena
+        };
+        let config = || {
+            let domain = pins.then(|| super::pinning(seed));
+            Config {
+                least_bytes: (64 << 10).max(arena_bytes / 2 * (count - 1)),
+                domain,
+                ..config(arena_bytes)
+            }
+        };
+        let first = Unifier::new(arena(), config(), VERIFIER);
+        let others = (1..count).map(|_| first.beside(arena(), config())).collect::<Vec<_>>();
+        let unifiers = [vec![first], others].concat();
+        let named = |unifier: &Arc<Unifier>| CacheDomain::new("of the model", unifier.clone());
+        let domains =
+            CacheDomains::new(arena_bytes as u64, unifiers.iter().map(named).collect(), 0);
         let files = (0..3).map(|inode| {
             let len = rng.below(FILE_BYTES_MAX) as usize * (inode as usize % 2);
             let want: Vec<u8> = (0..len).map(|_| rng.below(256) as u8).collect();
@@ -59,14 +80,16 @@ impl Model {
             files: files.collect(),
             rng,
             disk,
-            unifier,
+            watches: unifiers.iter().map(|_| Watch::default()).collect(),
+            domains,
+            unifiers,
             background: Vec::new(),
             leases: Vec::new(),
             told: Told::default(),
-            watch: Watch::default(),
             now: Duration::ZERO,
             arena_bytes: arena_bytes as u64,
-            read_bytes_max: (arena_bytes / 8).max(4096),
+            // Of each, one request takes as small a part.
+            read_bytes_max: (arena_bytes / 8 / count).max(4096),
         }
     }
 
@@ -131,7 +154,7 @@ impl Model {
 
     fn open(&mut self, at: usize, truncated: bool) {
         let file = &self.files[at];
-        let mark = self.unifier.mark();
+        let mark = self.domains.mark();
         if truncated {
             file.disk.change(Vec::new());
             self.files[at].want.clear();
@@ -144,7 +167,8 @@ impl Model {
         }
         let opening = if truncated { Opening::Truncated } else { Opening::Existing };
         let handle = Arc::new(Handle(self.files[at].disk.clone()));
-        let cached = self.unifier.open(mark, WriterId(1), handle, &attr, opening);
+        let domain = DomainId(self.rng.below(self.unifiers.len() as u64) as usize);
+        let cached = self.domains.open(domain.into(), mark, WriterId(1), handle, &attr, opening);
         self.files[at].cached = Some(cached);
     }
 
@@ -313,13 +337,14 @@ impl Model {
         self.files[at].disk.state().copy_error = error;
         let from = FilePosition { file: cached, offset };
         let to = FilePosition { file: target, offset: to_offset };
+        let most = 30_000.min(self.read_bytes_max as u64);
         let copied = self.run(async move {
             let mut done = 0;
             while done < len {
                 let from = FilePosition { offset: from.offset + done, ..from.clone() };
                 let to = FilePosition { offset: to.offset + done, ..to.clone() };
                 let left = len - done;
-                match CachedFile::copy_range(&from, &to, left, 30_000, writer(1)).await? {
+                match CachedFile::copy_range(&from, &to, left, most, writer(1)).await? {
                     0 => break,
                     bytes => done += bytes,
                 }
@@ -342,14 +367,14 @@ impl Model {
     }
 
     fn check_attr(&mut self, at: usize) {
-        let mark = self.unifier.mark();
+        let mark = self.domains.mark();
         let mut attr = self.files[at].disk.attr_now();
         for _ in 0..self.rng.below(4) {
             self.step();
         }
-        self.unifier.overlay(mark, &mut attr);
+        self.domains.overlay(mark, &mut attr);
         assert_eq!(attr.size, self.files[at].want.len() as u64, "seed {}: size", self.seed);
-        if let Some(file) = self.unifier.find(self.files[at].disk.attr_id()) {
+        if let Some(file) = self.domains.find(self.files[at].disk.attr_id()) {
             let inner = file.lock();
             let counted =
                 inner.blocks.clusters.iter().map(|(_, cluster)| cluster.unwritten()).sum();
@@ -370,8 +395,8 @@ impl Model {
         match self.rng.below(5) {
             0 => {
                 self.now += Duration::from_secs(self.rng.below(8));
-                let (unifier, now) = (self.unifier.clone(), self.now);
-                self.background.push(Task::new(async move { unifier.write_back(now).await }));
+                let (domains, now) = (self.domains.clone(), self.now);
+                self.background.push(Task::new(async move { domains.write_back(now).await }));
             }
             1 => self.background.push(Task::new(async move {
                 cached.flush().await.expect("flush");
@@ -413,29 +438,44 @@ impl Model {
             83..85 => self.close(at),
             85 if self.rng.chance(50) => self.overtake(at, cached),
             85 => self.advise(&cached),
-            86 => drop(self.unifier.resize(self.rng.below(2 << 20))),
+            86 => drop(self.domains.resize(self.rng.below(2 << 20))),
             87 => {
                 // A second open, with truncation while the first goes on.
                 self.open(at, true);
                 self.run(async move { cached.close(WriterId(2)).await }).expect("close");
             }
+            88..91 => self.move_out(cached),
+            91 => self.domains.balance(),
             _ => self.background(at, cached),
+        }
+    }
+
+    /// To the first domain, while others go on.
+    fn move_out(&mut self, cached: Arc<CachedFile>) {
+        let domains = self.domains.clone();
+        let work = async move { domains.move_out(&cached).await.expect("moved") };
+        match self.rng.below(3) {
+            0 => self.run(work),
+            1 => self.background.push(Task::new(work)),
+            _ => self.abandon(work),
         }
     }
 
     /// What the cache says to those who read it by themselves is so.
     fn check_entries(&mut self) {
         let with_bytes = self.seed.is_multiple_of(10);
-        self.watch.look(&self.unifier, with_bytes, self.seed);
+        for (watch, unifier) in self.watches.iter_mut().zip(&self.unifiers) {
+            watch.look(unifier, with_bytes, self.seed);
+        }
     }
 
     fn finish(mut self) {
         while !self.leases.is_empty() {
             self.check_lease(0);
         }
-        let unifier = self.unifier.clone();
+        let domains = self.domains.clone();
         if self.rng.chance(50) {
-            let failed = self.run(async move { unifier.flush_all().await });
+            let failed = self.run(async move { domains.flush_all().await });
             assert_eq!(failed, []);
             for at in 0..3 {
                 if self.files[at].cached.is_some() {
@@ -450,17 +490,20 @@ impl Model {
         while self.step() {}
         self.told.drop_all();
         // Polls what nobody waits for.
-        let (unifier, now) = (self.unifier.clone(), self.now);
-        self.run(async move { unifier.write_back(now).await });
-        let stats = self.unifier.stats();
+        let (domains, now) = (self.domains.clone(), self.now);
+        self.run(async move { domains.write_back(now).await });
+        let stats = self.domains.stats();
         assert_eq!(stats.dirty_bytes, 0, "seed {}", self.seed);
         assert_eq!(stats.orphan_bytes, 0, "seed {}", self.seed);
         assert_eq!(stats.decommits_refused, 0, "seed {}", self.seed);
-        assert_eq!(self.unifier.resize(u64::MAX), self.arena_bytes, "seed {}", self.seed);
+        let kept = self.domains.resize(u64::MAX);
+        // Two have whole segments each: more or less than their parts.
+        let is_all = kept == self.arena_bytes || self.unifiers.len() > 1;
+        assert!(is_all, "seed {}: {kept}", self.seed);
         for file in &self.files {
-            self.unifier.forget(file.disk.attr_id());
+            self.domains.forget(file.disk.attr_id());
         }
-        assert_eq!(self.unifier.stats().resident_bytes, 0, "seed {}: leak", self.seed);
+        assert_eq!(self.domains.stats().resident_bytes, 0, "seed {}: leak", self.seed);
     }
 }
 

@@ -61,7 +61,7 @@ fn slots_are_those_whose_entries_name_the_blocks() {
     assert_eq!(told, [10].into_iter().chain(48..=127).collect::<Vec<_>>());
     for (block, slot) in (3..).zip(&slots) {
         let Some(slot) = slot else { continue };
-        let (_, meaning) = cached.core.pool.entry(*slot as usize);
+        let (_, meaning) = cached.core().pool.entry(*slot as usize);
         assert_eq!((meaning.file, meaning.block), (number, block));
     }
     assert_eq!(cached.slots(48, 5).1, slots[45..50]);
