@@ -53,6 +53,7 @@ pub fn shared_as(
         exports: Exports::new(vec![export]),
         unifier: Arc::new(unifier.into()),
         shown: ShownCaches::default(),
+        scopes: None,
         page_cache: None,
         arena_bytes,
         limits,

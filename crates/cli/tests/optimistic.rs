@@ -298,10 +298,11 @@ fn explain_says_how_reads_go_and_why() {
     }
     let said = good(&["explain", &on.at("file")]);
     assert!(said.contains("8.0M in its cache") && said.contains("without the server"), "{said}");
-    // Another user may map what is shared, and nothing else.
+    // Another user may map what is shared, or what everybody may open, and nothing else.
     if is_root() {
         let shared = serving(&["--share-cache"]);
-        for (server, is_told) in [(&shared, true), (&on, false)] {
+        let roots = serving(&["--optimistic-scope", "root"]);
+        for (server, is_told) in [(&shared, true), (&on, true), (&roots, false)] {
             let output = dafs_as(65_534, &["explain", "--json", &server.at("file")]);
             let told = text(&output.stdout);
             let told: serde_json::Value = serde_json::from_str(&told).expect("an object");

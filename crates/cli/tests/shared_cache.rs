@@ -23,8 +23,12 @@ fn contents() -> Vec<u8> {
 }
 
 fn serving() -> Server {
+    serving_with(&[])
+}
+
+fn serving_with(options: &[&str]) -> Server {
     // A part of it is what one client may hold.
-    let server = Server::start(&["--arena", "512m"]);
+    let server = Server::start(&[&["--arena", "512m"], options].concat());
     std::fs::write(server.file("file"), contents()).expect("written");
     File::open(server.file("file")).and_then(|file| file.sync_all()).expect("sync");
     good(&["cat", &server.at("file?transport=tcp")]);
@@ -93,7 +97,7 @@ fn for_others_the_server_copies() {
         eprintln!("skipped: needs root");
         return;
     }
-    let server = serving();
+    let server = serving_with(&["--optimistic-scope", "root"]);
     let temporary = Temporary::new();
     let program = program_for_others(&temporary);
     let url = server.at("file?transport=shm&server_uid=0");
@@ -173,7 +177,7 @@ fn two_exports(options: &[&str]) -> Server {
         .chain(options.iter().map(|option| (*option).to_owned()))
         .collect();
     let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
-    options.push("--share-cache");
+    options.extend(["--share-cache", "--optimistic-scope", "root"]);
     Server::start_in(temporary, directory, &options)
 }
 

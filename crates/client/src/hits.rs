@@ -10,7 +10,7 @@ use crate::interrupt::Interrupt;
 use crate::optimistic::{BLOCKS, Mapped};
 
 const NOT_TOLD: &str = "the server tells nothing of this file: it does so for nobody (--optimistic off), or does not \
-    cache it itself (--datapath), or this user may not map its cache (share_cache)";
+    cache it itself (--datapath), or this user may not map what is cached of it (--optimistic-scope)";
 const NOT_MAPPED: &str =
     "the server's cache cannot be mapped here (a limit of addresses, RLIMIT_AS?)";
 

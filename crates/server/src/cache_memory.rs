@@ -1,6 +1,7 @@
 //! The memory of the cache: how much, in which segments, and whether others may read it.
 //!
-//! All exports have one cache domain, but for those that share theirs: each of these has its own.
+//! All exports have one cache domain, but for those that share theirs: each of these has its own. Others are made
+//! while the server goes on, for those who may open what is in them.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use dafs_fabric::{Address, Arena, ArenaError, Domain, Readers};
 use dafs_protocol::WriteVerifier;
 use dafs_unifier::{CacheDomain, CacheDomains, DomainId, LEAST_BYTES, Unifier};
 
-use crate::config::Config;
+use crate::config::{Config, OptimisticScope};
 use crate::config_keys::ARENA_BYTES_MIN;
 use crate::host::{memory_bytes, wall_clock};
 use crate::optimistic::{self, Shown, ShownCaches};
@@ -64,15 +65,15 @@ impl Layout {
             DomainId(domains.len() - 1)
         };
         // The first is where what belongs to no domain would be: not one that all read.
-        let some_do_not_share = config.exports.iter().any(|e| !(e.share_cache && is_near));
+        let some_do_not_share = config.exports.iter().any(|e| !(config.shares(e) && is_near));
         let rest = some_do_not_share.then(|| add("private".into(), own));
         let mut of_exports = Vec::new();
         for export in &config.exports {
-            of_exports.push(match export.share_cache && is_near {
+            of_exports.push(match config.shares(export) && is_near {
                 true => add(format!("of {}", export.path.display()), Some(Readers::All)),
                 false => rest.unwrap_or_default(),
             });
-            if export.share_cache && !is_near {
+            if config.shares(export) && !is_near {
                 let path = export.path.display();
                 tracing::warn!(%path, "no client comes by shared memory: share_cache has no effect");
             }
@@ -91,44 +92,41 @@ impl Layout {
         domain.is_some_and(|(_, readers)| *readers == Some(Readers::All))
     }
 
-    /// The caches, and what there is for them.
+    /// The caches, and what there is for them. `own`: the server's user.
     ///
     /// # Errors
     /// There is no such memory, or the network does not take it.
     pub(crate) fn caches(
         &self,
         config: &Config,
-        domain: &Arc<Domain>,
+        (domain, own): (&Arc<Domain>, u32),
         (epoch, verifier): (u32, WriteVerifier),
     ) -> Result<Caches, StartError> {
         let bytes = arena_bytes(config);
         let (mut all, mut shown) = (Vec::new(), Vec::new());
-        let (mut first, mut len): (Option<Arc<Unifier>>, _) = (None, bytes);
+        let (mut maker, mut len): (Option<Maker>, _) = (None, bytes);
         for (name, readers) in &self.domains {
-            let Memory { arena, entries } = memory(*readers, domain, bytes)?;
-            len = arena.len();
-            // The other segments when they are used: that takes time, where pages are pinned.
-            let segment = arena.segment(0);
-            let refused = |source| StartError::Register { bytes: segment.len(), source };
-            domain.register(&segment).map_err(refused)?;
-            let (entries, life) = entries.unzip();
-            let cache = dafs_unifier::Config {
-                domain: Some(domain.clone()),
-                epoch,
-                entries,
-                least_part: 4 * self.domains.len(),
-                ..dafs_unifier::Config::new(len, Arc::new(wall_clock))
+            let memory = memory(*readers, domain, bytes)?;
+            len = memory.arena.len();
+            let least_part = 4 * self.domains.len();
+            let first = maker.as_ref().map(|maker| &maker.first);
+            let begin = |arena, cache| match first {
+                None => Unifier::new(arena, cache, verifier),
+                Some(first) => first.beside(arena, cache),
             };
-            let unifier = match &first {
-                None => Unifier::new(arena.clone(), cache, verifier),
-                Some(first) => first.beside(arena.clone(), cache),
-            };
-            shown.push(Shown::new(&arena, &unifier, (life, epoch)));
-            first.get_or_insert_with(|| unifier.clone());
-            all.push(CacheDomain::new(name.clone(), unifier));
+            let made = made(memory, domain, (epoch, least_part, false), begin)?;
+            shown.push(made.shown);
+            all.push(CacheDomain::new(name.clone(), made.unifier.clone()));
+            let (first, domain) = (made.unifier, domain.clone());
+            maker.get_or_insert(Maker { domain, first, bytes: len, epoch });
         }
-        let unifier = CacheDomains::new(len as u64, all, 0);
-        Ok(Caches { unifier, bytes: len, shown: ShownCaches::new(shown) })
+        let is_scoped = config.optimistic_scope == OptimisticScope::Owner && own == 0;
+        let has_own =
+            self.domains.first().is_some_and(|(_, readers)| *readers == Some(Readers::Own));
+        let maker = maker.filter(|_| is_scoped && has_own);
+        let more = if maker.is_some() { MADE_MAX } else { 0 };
+        let unifier = CacheDomains::new(len as u64, all, more);
+        Ok(Caches { unifier, bytes: len, shown: ShownCaches::new(shown), maker })
     }
 }
 
@@ -139,7 +137,79 @@ pub(crate) struct Caches {
     pub bytes: usize,
     /// What clients read of them by themselves.
     pub shown: ShownCaches,
+    /// Makes more of them, where there may be more.
+    pub maker: Option<Maker>,
 }
+
+/// A cache, and what clients map of it.
+pub(crate) struct Made {
+    pub unifier: Arc<Unifier>,
+    pub shown: Option<Shown>,
+}
+
+fn made(
+    Memory { arena, entries }: Memory,
+    domain: &Arc<Domain>,
+    (epoch, least_part, erases): (u32, usize, bool),
+    begin: impl FnOnce(Arc<Arena>, dafs_unifier::Config) -> Arc<Unifier>,
+) -> Result<Made, StartError> {
+    // The other segments when they are used: that takes time, where pages are pinned.
+    let segment = arena.segment(0);
+    let refused = |source| StartError::Register { bytes: segment.len(), source };
+    domain.register(&segment).map_err(refused)?;
+    let (entries, life) = entries.unzip();
+    let cache = dafs_unifier::Config {
+        domain: Some(domain.clone()),
+        epoch,
+        entries,
+        least_part,
+        erases,
+        ..dafs_unifier::Config::new(arena.len(), Arc::new(wall_clock))
+    };
+    let unifier = begin(arena.clone(), cache);
+    let shown = Shown::new(&arena, &unifier, (life, epoch));
+    Ok(Made { unifier, shown })
+}
+
+/// So many are made while the server goes on, at most.
+pub(crate) const MADE_MAX: usize = 9;
+
+/// Makes caches beside the first one, while the server goes on.
+pub(crate) struct Maker {
+    domain: Arc<Domain>,
+    first: Arc<Unifier>,
+    bytes: usize,
+    epoch: u32,
+}
+
+impl Maker {
+    /// One that programs of this user map, or of all who are let in.
+    ///
+    /// # Errors
+    /// There is no such memory, or nobody could map it.
+    pub(crate) fn make_for(&self, uid: Option<u32>) -> Result<Made, StartError> {
+        let readers = uid.map_or(Readers::All, Readers::User);
+        // What one user has is not to be described as if it were all.
+        let bytes = match uid {
+            Some(_) => (self.bytes / USER_PART).max(LEAST_BYTES),
+            None => self.bytes,
+        };
+        let memory = memory(Some(readers), &self.domain, bytes)?;
+        let begin = |arena, cache| self.first.beside(arena, cache);
+        // Who may open a file now may not have been one who could open what was there.
+        let how = (self.epoch, LEAST_PART_OF_MADE, true);
+        let made = made(memory, &self.domain, how, begin)?;
+        match &made.shown {
+            Some(_) => Ok(made),
+            None => Err(StartError::Node("its memory cannot be shown to others".into())),
+        }
+    }
+}
+
+/// The files of one user have this part of the cache at most.
+const USER_PART: usize = 4;
+/// One that is made later keeps this part of what it may ever have, at least.
+const LEAST_PART_OF_MADE: usize = 64;
 
 /// Of a domain.
 struct Memory {
@@ -208,7 +278,7 @@ mod tests {
     }
 
     fn caches(layout: &Layout, config: &Config, domain: &Arc<Domain>) -> Caches {
-        layout.caches(config, domain, (7, WriteVerifier([7; 16]))).expect("memory")
+        layout.caches(config, (domain, 0), (7, WriteVerifier([7; 16]))).expect("memory")
     }
 
     fn readable(domain: &Domain, arena: &Arc<Arena>) -> Option<Readers> {
@@ -219,7 +289,7 @@ mod tests {
     fn who_may_read_a_cache_may_read_its_entries_and_that_the_server_lives() {
         let (config, domain) = (config(&[false, true]), near());
         let layout = Layout::new(&config, true);
-        let Caches { unifier, bytes, shown } = caches(&layout, &config, &domain);
+        let Caches { unifier, bytes, shown, .. } = caches(&layout, &config, &domain);
         let mut maps = Vec::new();
         for (number, cache) in unifier.iter().enumerate() {
             let shown = shown.of(DomainId(number)).expect("readers");

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::config_keys::{self, ARENA_BYTES_MIN};
 use crate::limits::Limits;
-pub use crate::optimistic::Optimistic;
+pub use crate::optimistic::{Optimistic, OptimisticScope};
 use crate::paths::DataPath;
 use crate::values;
 
@@ -87,6 +87,9 @@ pub struct Config {
     /// How they read it without asking.
     #[serde(deserialize_with = "optimistic")]
     pub optimistic: Optimistic,
+    /// Whose programs map which parts of the cache: `owner`, `export` or `root`.
+    #[serde(deserialize_with = "optimistic_scope")]
+    pub optimistic_scope: OptimisticScope,
     /// Bytes of the cache; `None`: a quarter of memory.
     #[serde(deserialize_with = "values::some_bytes")]
     pub arena_bytes: Option<u64>,
@@ -133,6 +136,10 @@ fn optimistic<'de, D: Deserializer<'de>>(from: D) -> Result<Optimistic, D::Error
     String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
 }
 
+fn optimistic_scope<'de, D: Deserializer<'de>>(from: D) -> Result<OptimisticScope, D::Error> {
+    String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+}
+
 fn some_optimistic<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Optimistic>, D::Error> {
     optimistic(from).map(Some)
 }
@@ -159,6 +166,7 @@ impl Default for Config {
             same_host: true,
             shared_cache: true,
             optimistic: Optimistic::Trusted,
+            optimistic_scope: OptimisticScope::Owner,
             arena_bytes: None,
             policy: None,
             record_trace: None,
@@ -304,7 +312,7 @@ impl Config {
 
     /// Exports that share their caches have one each.
     fn check_domains(&self) -> Result<(), ConfigError> {
-        let sharing = self.exports.iter().filter(|export| export.share_cache);
+        let sharing = self.exports.iter().filter(|export| self.shares(export));
         for (place, export) in sharing.enumerate() {
             let reason = match export.data_path {
                 DataPath::Unifier if !self.shared_cache => {
@@ -330,9 +338,14 @@ impl Config {
         }
     }
 
-    /// How many caches there are: one of each export that shares it, one of all others.
+    /// Whoever is let in may map the cache of this export.
+    pub fn shares(&self, export: &ExportConfig) -> bool {
+        export.share_cache || self.optimistic_scope == OptimisticScope::Export
+    }
+
+    /// How many caches there are when it starts: one of each export that shares it, one of all others.
     pub(crate) fn cache_domains(&self) -> usize {
-        let sharing = self.exports.iter().filter(|export| export.share_cache).count();
+        let sharing = self.exports.iter().filter(|export| self.shares(export)).count();
         sharing + usize::from(sharing < self.exports.len())
     }
 

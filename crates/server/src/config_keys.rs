@@ -102,8 +102,15 @@ pub const KEYS: &[ConfigKey] = &[
         [r#""trusted""#, ""],
         "trusted, checked, both or off",
         "Whether what is cached of open files is read without requests: trusted, by shared memory, by programs that \
-         may map the cache (see shared_cache, share_cache) and are told where blocks are in it; checked, over TCP, by \
+         may map the cache (see shared_cache, optimistic_scope) and are told where blocks are in it; checked, over TCP, by \
          references that the server checks at each read.",
+    ),
+    key(
+        Server,
+        "optimistic_scope",
+        [r#""owner""#, ""],
+        "owner, export or root",
+        "Whose programs map which parts of the cache, where they come by shared memory and the server runs as root:          owner, those of each user what everybody may open, and the user's own files; export, those of every user all          that is cached, whoever may open it (as share_cache of each export); root, only those of root.",
     ),
     ConfigKey {
         bounds: Some((ARENA_BYTES_MIN, u64::MAX)),

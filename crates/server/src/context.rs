@@ -53,6 +53,11 @@ pub(crate) enum Action {
         session: SessionId,
     },
     LockEnded(Ended),
+    /// There may be more for a client to map than when its connection was made.
+    LookAgain {
+        session: Rc<Session>,
+        conn: ConnId,
+    },
     /// A client who reads a cache by himself says what he uses, by bits in memory of his.
     Heed {
         session: Rc<Session>,

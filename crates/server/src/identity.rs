@@ -12,7 +12,7 @@ use dafs_fabric::{PeerInfo, descriptors, local};
 use dafs_protocol::{GROUPS_MAX, Identity};
 
 /// The number of users and groups that are nobody.
-const NOBODY: u32 = 65_534;
+pub(crate) const NOBODY: u32 = 65_534;
 
 /// What is known of a peer when its connection is accepted.
 #[derive(Debug, Clone)]

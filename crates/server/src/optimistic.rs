@@ -4,13 +4,13 @@
 use std::cell::RefCell;
 use std::io::Error;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use dafs_fabric::mem::{Life, PAGE_BYTES};
 use dafs_fabric::{Arena, ArenaError, Domain, Readers, RegisterError, Rkey, Span};
 use dafs_message::ConnId;
 use dafs_protocol::{LIFE_SERVER, LIFE_SESSIONS};
-use dafs_unifier::{DomainId, Unifier};
+use dafs_unifier::{CacheDomains, DomainId, Unifier};
 use smallvec::SmallVec;
 
 /// Of a session: one for each class of requests.
@@ -65,6 +65,41 @@ impl std::str::FromStr for Optimistic {
     }
 }
 
+/// Whose programs map which parts of the cache, and read all that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OptimisticScope {
+    /// Those of each user what everybody may open, and the files that are the user's own.
+    #[default]
+    Owner,
+    /// Those of all users who are let in what is cached of any export, whatever the files' modes are.
+    Export,
+    /// Those of root and of the server's own user alone.
+    Root,
+}
+
+impl OptimisticScope {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            OptimisticScope::Owner => "owner",
+            OptimisticScope::Export => "export",
+            OptimisticScope::Root => "root",
+        }
+    }
+}
+
+impl std::str::FromStr for OptimisticScope {
+    type Err = String;
+    fn from_str(text: &str) -> Result<OptimisticScope, String> {
+        match text {
+            "owner" => Ok(OptimisticScope::Owner),
+            "export" => Ok(OptimisticScope::Export),
+            "root" => Ok(OptimisticScope::Root),
+            _ => Err("expected owner, export or root".into()),
+        }
+    }
+}
+
 /// What clients may map of one cache domain.
 #[derive(Debug)]
 pub(crate) struct Shown {
@@ -92,6 +127,20 @@ impl<C: PartialEq> Mappable<C> {
     /// Of a connection that becomes part of the session.
     pub(crate) fn add(&self, connection: C, keys: KeysOfAll, takes_names: bool) {
         self.0.borrow_mut().push((connection, keys, takes_names));
+    }
+
+    /// It is known whether this connection may map this domain, which may have come after it.
+    pub(crate) fn has_looked(&self, connection: C, domain: DomainId) -> bool {
+        let all = self.0.borrow();
+        all.iter().all(|(of, keys, _)| *of != connection || keys.len() > domain.0)
+    }
+
+    /// What the connection may map by now, when more domains have come.
+    pub(crate) fn look_again(&self, connection: C, keys: impl FnOnce() -> KeysOfAll) {
+        let mut all = self.0.borrow_mut();
+        if let Some((_, known, _)) = all.iter_mut().find(|(of, ..)| *of == connection) {
+            *known = keys();
+        }
     }
 
     /// The connection touches nothing any more.
@@ -131,12 +180,22 @@ impl Shown {
 }
 
 /// What clients may map, of all cache domains.
-#[derive(Debug, Default)]
-pub struct ShownCaches(Vec<Option<Shown>>);
+#[derive(Debug)]
+pub struct ShownCaches(Box<[OnceLock<Option<Shown>>]>);
+
+impl Default for ShownCaches {
+    /// Nothing, of any.
+    fn default() -> ShownCaches {
+        ShownCaches::new(Vec::new())
+    }
+}
 
 impl ShownCaches {
+    /// Of the first ones.
     pub(crate) fn new(all: Vec<Option<Shown>>) -> ShownCaches {
-        ShownCaches(all)
+        let rest = CacheDomains::MAX.saturating_sub(all.len());
+        let places = all.into_iter().map(OnceLock::from);
+        ShownCaches(places.chain((0..rest).map(|_| OnceLock::new())).collect())
     }
 
     /// Of the one cache of a server, whose entries are shown.
@@ -144,9 +203,21 @@ impl ShownCaches {
         ShownCaches::new(vec![Shown::new(cache, unifier, (Some(life), epoch))])
     }
 
+    /// Of one that has come.
+    pub(crate) fn add(&self, domain: DomainId, shown: Option<Shown>) {
+        if let Some(place) = self.0.get(domain.0) {
+            // A domain comes once.
+            let _ = place.set(shown);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Option<&Shown>> {
+        self.0.iter().map(|place| place.get().and_then(Option::as_ref))
+    }
+
     /// `None`: of this domain clients read nothing by themselves.
     pub(crate) fn of(&self, domain: DomainId) -> Option<&Shown> {
-        self.0.get(domain.0)?.as_ref()
+        self.0.get(domain.0)?.get()?.as_ref()
     }
 
     /// What a peer may map, as `key` says of memory.
@@ -154,21 +225,22 @@ impl ShownCaches {
         // A key is of a region: its first page stands for all of it.
         let of = |arena: &Arc<Arena>| key(&arena.span(0, PAGE_BYTES));
         let keys = |shown: &Shown| Some([of(&shown.cache)?, of(&shown.entries)?]);
-        self.0.iter().map(|shown| shown.as_ref().and_then(keys)).collect()
+        let known = self.0.iter().filter(|place| place.get().is_some()).count();
+        self.iter().take(known).map(|shown| shown.and_then(keys)).collect()
     }
 
     /// The one with these entries.
     pub(crate) fn with(&self, entries: &Arc<Arena>) -> Option<(DomainId, &Shown)> {
-        let mut all = self.0.iter().enumerate();
+        let mut all = self.iter().enumerate();
         all.find_map(|(number, shown)| {
-            let shown = shown.as_ref().filter(|shown| Arc::ptr_eq(&shown.entries, entries))?;
+            let shown = shown.filter(|shown| Arc::ptr_eq(&shown.entries, entries))?;
             Some((DomainId(number), shown))
         })
     }
 
     /// From now on nobody believes what he reads by himself.
     pub(crate) fn end(&self) {
-        self.0.iter().flatten().for_each(|shown| shown.life.end());
+        self.iter().flatten().for_each(|shown| shown.life.end());
     }
 }
 

@@ -24,7 +24,8 @@ pub(crate) struct Quotas {
     own: u32,
     cache_bytes: usize,
     /// Of all who are neither root nor of the server's own user; `None`: those read nothing by themselves.
-    others: Option<Arc<ReferenceQuota>>,
+    /// And how large the least of their caches is.
+    others: Option<(Arc<ReferenceQuota>, usize)>,
     of_users: Mutex<HashMap<u32, Weak<ReferenceQuota>>>,
 }
 
@@ -32,34 +33,45 @@ pub(crate) struct Quotas {
 pub(crate) enum Reading {
     /// Root and the server's own user, who could anyway.
     AtOnce(Arc<ReferenceQuota>),
-    /// Others, the caches of exports that share theirs, when it is proven who they are.
-    Proven(Arc<ReferenceQuota>),
+    /// Others, the caches that are for them, when it is proven who they are. Of this user.
+    Proven(Arc<ReferenceQuota>, u32),
     Never,
 }
 
 impl Quotas {
-    /// Of a server of this user, of whose caches the least has about so many bytes. Whether others than root
-    /// and the server's own user may read one of them.
-    pub(crate) fn new(own: u32, cache_bytes: usize, for_others: bool) -> Quotas {
-        let all = |part: usize| (usize::MAX, cache_bytes / (PART_OF_OTHERS * part));
-        let others = || ReferenceQuota::with_loans(all(1), all(LENT_PART));
-        Quotas { own, cache_bytes, others: for_others.then(others), of_users: Mutex::default() }
+    /// Of a server of this user, of whose caches the least has about so many bytes; of those that others than root
+    /// and the server's own user may read, if there are such, the least has so many.
+    pub(crate) fn new(own: u32, cache_bytes: usize, of_others: Option<usize>) -> Quotas {
+        let all = |bytes: usize| {
+            let all = |part: usize| (usize::MAX, bytes / (PART_OF_OTHERS * part));
+            (ReferenceQuota::with_loans(all(1), all(LENT_PART)), bytes)
+        };
+        Quotas { own, cache_bytes, others: of_others.map(all), of_users: Mutex::default() }
     }
 
     /// That of a peer.
     pub(crate) fn of(&self, peer: &PeerInfo) -> Reading {
         match peer.credentials.as_ref().map(|who| who.uid) {
             Some(uid) if local::is_ambiguous(uid) => Reading::Never,
-            Some(uid) if uid == 0 || uid == self.own => Reading::AtOnce(self.of_user(uid, None)),
+            Some(uid) if uid == 0 || uid == self.own => {
+                Reading::AtOnce(self.of_user(uid, None, self.cache_bytes))
+            }
             Some(uid) => match &self.others {
-                Some(all) => Reading::Proven(self.of_user(uid, Some(all.clone()))),
+                Some((all, bytes)) => {
+                    Reading::Proven(self.of_user(uid, Some(all.clone()), *bytes), uid)
+                }
                 None => Reading::Never,
             },
             None => Reading::Never,
         }
     }
 
-    fn of_user(&self, uid: u32, above: Option<Arc<ReferenceQuota>>) -> Arc<ReferenceQuota> {
+    fn of_user(
+        &self,
+        uid: u32,
+        above: Option<Arc<ReferenceQuota>>,
+        cache_bytes: usize,
+    ) -> Arc<ReferenceQuota> {
         let mut of_users = self.of_users.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(quota) = of_users.get(&uid).and_then(Weak::upgrade) {
             return quota;
@@ -68,7 +80,7 @@ impl Quotas {
             let of_connection = OF_CONNECTION.min(cache_bytes / PART_OF_CONNECTION);
             (of_connection, OF_USER.min(cache_bytes / PART_OF_USER))
         };
-        let (read, lent) = (bytes(self.cache_bytes), bytes(self.cache_bytes / LENT_PART));
+        let (read, lent) = (bytes(cache_bytes), bytes(cache_bytes / LENT_PART));
         let quota = ReferenceQuota::within(above, read, lent);
         of_users.retain(|_, quota| quota.strong_count() > 0);
         of_users.insert(uid, Arc::downgrade(&quota));
@@ -103,7 +115,7 @@ mod tests {
 
     #[test]
     fn only_root_and_the_servers_user_have_one_and_share_it() {
-        let quotas = Quotas::new(7, 16 << 20, false);
+        let quotas = Quotas::new(7, 16 << 20, None);
         for other in [None, Some(8)] {
             assert!(matches!(quotas.of(&peer(other)), Reading::Never), "{other:?}");
         }
@@ -111,21 +123,21 @@ mod tests {
         assert!(!Arc::ptr_eq(&root, &own));
         assert!(Arc::ptr_eq(&own, &at_once(&quotas, 7)));
         assert_eq!((own.left(), own.left_to_lend()), (1 << 20, 1 << 19), "parts of a small cache");
-        assert_eq!(at_once(&Quotas::new(7, 1 << 30, false), 0).left(), OF_USER);
+        assert_eq!(at_once(&Quotas::new(7, 1 << 30, None), 0).left(), OF_USER);
     }
 
     #[test]
     fn others_have_one_where_an_export_shares_its_cache_and_a_bound_together() {
-        let quotas = Quotas::new(7, 16 << 20, true);
+        let quotas = Quotas::new(7, 16 << 20, Some(16 << 20));
         let of = |uid| match quotas.of(&peer(Some(uid))) {
-            Reading::Proven(quota) => quota,
+            Reading::Proven(quota, _) => quota,
             _ => panic!("{uid} reads by itself, once it is proven"),
         };
         let (one, other) = (of(8), of(9));
         assert!(Arc::ptr_eq(&one, &of(8)) && !Arc::ptr_eq(&one, &other));
         assert_eq!((one.left(), one.left_to_lend()), (1 << 20, 1 << 19));
         let all = quotas.others.as_ref().expect("a bound");
-        assert_eq!((all.left(), all.left_to_lend()), (2 << 20, 1 << 20));
+        assert_eq!((all.0.left(), all.0.left_to_lend()), (2 << 20, 1 << 20));
         assert_eq!(at_once(&quotas, 0).left(), 1 << 20, "root is not one of them");
         assert!(matches!(quotas.of(&peer(None)), Reading::Never));
     }

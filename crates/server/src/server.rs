@@ -31,6 +31,7 @@ use crate::paths::{DataPath, PageCache};
 use crate::recorder::Recorder;
 use crate::records::{FileRecords, NoRecords};
 use crate::same_host;
+use crate::scopes::Scopes;
 use crate::shared::{Key, Shared, SharedOptions};
 use crate::start_error::StartError;
 use crate::users::Users;
@@ -393,7 +394,8 @@ fn share(
     let verifier = end_mark.as_deref().map_or(new, |mark| first_verifier(mark, new));
     let epoch = u32::from_le_bytes(*process.first_chunk().expect("eight bytes"));
     let epoch = (epoch & dafs_protocol::EPOCH_MAX).max(1);
-    let Caches { unifier, bytes, shown } = layout.caches(config, domain, (epoch, verifier))?;
+    let caches = layout.caches(config, (domain, own), (epoch, verifier))?;
+    let Caches { unifier, bytes, shown, maker } = caches;
     let is_unified = config.exports.iter().all(|e| e.data_path == DataPath::Unifier);
     let page_cache = match is_unified {
         true => None,
@@ -409,6 +411,7 @@ fn share(
         exports,
         unifier,
         shown,
+        scopes: maker.map(|maker| Box::new(Scopes::new(maker))),
         page_cache,
         arena_bytes: bytes,
         limits: Limits { rdma_read: config.rdma_read, ..config.limits.clone() },
@@ -492,11 +495,11 @@ fn check_overlap(config: &Config) -> Result<(), StartError> {
                 });
             }
         }
-        if a.share_cache {
+        if config.shares(a) {
             continue;
         }
         // Its files would be among those that all may read.
-        for b in config.exports.iter().filter(|b| b.share_cache) {
+        for b in config.exports.iter().filter(|b| config.shares(b)) {
             let (Some(one), Some(other)) = (real(a), real(b)) else { continue };
             if one.starts_with(&other) {
                 return Err(StartError::Export {

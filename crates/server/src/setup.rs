@@ -26,7 +26,7 @@ pub(crate) struct Unproven {
     own: Dialled,
     challenged: Option<Box<Challenged>>,
     /// How much it may keep of what it reads by itself, once it is proven who it is.
-    pub reader: Option<Arc<ReferenceQuota>>,
+    pub reader: Option<(Arc<ReferenceQuota>, u32)>,
 }
 
 /// A hello that was answered by a challenge.

@@ -10,7 +10,7 @@ use dafs_protocol::{
     WriteVerifier,
 };
 use dafs_store::Caller;
-use dafs_unifier::{CacheDomains, DomainId};
+use dafs_unifier::{CacheDomains, DomainId, LEAST_BYTES};
 
 use crate::budget::{AllGranted, Budgets, Needs, UserShare};
 use crate::clean_end::{CleanEnd, EndMark};
@@ -30,6 +30,7 @@ use crate::paths::{DataPath, PageCache};
 use crate::process::{Entropy, Process, ProcessStats, Stopwatch};
 use crate::recorder::Recorder;
 use crate::references::Quotas;
+use crate::scopes::Scopes;
 
 /// A pre-shared key and who its holders are.
 pub struct Key {
@@ -49,6 +50,8 @@ pub struct SharedOptions {
     pub unifier: Arc<CacheDomains>,
     /// What clients of this host may read of it by themselves.
     pub shown: ShownCaches,
+    /// What makes caches of what users may open.
+    pub scopes: Option<Box<Scopes>>,
     /// For exports whose data path is another.
     pub page_cache: Option<Arc<PageCache>>,
     /// Bytes of its arena.
@@ -91,6 +94,7 @@ pub struct Shared {
     pub(crate) exports: Exports,
     /// Ends before the cache.
     pub(crate) shown: ShownCaches,
+    pub(crate) scopes: Option<Box<Scopes>>,
     pub(crate) unifier: Arc<CacheDomains>,
     /// For exports whose data path is not the unifier.
     pub(crate) page_cache: Option<Arc<PageCache>>,
@@ -262,9 +266,11 @@ impl Shared {
         // wait for leaves room to those whose data is there.
         let pages = arena_bytes / 4;
         let budgets = Budgets::new(Needs { pages, memory: limits.request_bytes }, options.own.uid);
-        let for_others = exports.iter().any(|export| export.share_cache);
         let least = arena_bytes / unifier.iter().count();
-        let quotas = Quotas::new(options.own.uid, least, for_others);
+        let shared = exports.iter().any(|export| export.share_cache).then_some(least);
+        // Those that are made later begin small.
+        let scoped = options.scopes.as_ref().map(|_| LEAST_BYTES.min(least));
+        let quotas = Quotas::new(options.own.uid, least, scoped.or(shared));
         let lease = Duration::from_secs(u64::from(limits.lease_seconds));
         let (slots, logged) = (limits.slots, limits.logged_sessions);
         let who: Caller = Arc::new(options.own);
@@ -286,6 +292,7 @@ impl Shared {
         Arc::new(Shared {
             exports,
             shown: options.shown,
+            scopes: options.scopes,
             unifier,
             page_cache,
             limits,

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dafs_fabric::{Rkey, SgList, Waiter};
+use dafs_fabric::{Rkey, SgList, Span, Waiter};
 use dafs_message::{ConnId, Event, Node, RequestId, Short};
 use dafs_protocol::{SessionId, WaitMode, decode_plain_read};
 use dafs_store::{Blocking, allow_blocking};
@@ -321,6 +321,10 @@ impl Worker {
                 Action::Destroy { session } => self.destroy(session, End::Destroyed),
                 Action::GoOn { session } => self.go_on(session),
                 Action::LockEnded(ended) => self.lock_ended(ended),
+                Action::LookAgain { session, conn } => {
+                    let key = |memory: &Span| Some(self.node.readable_by(conn, memory)?.rkey);
+                    session.mappable.look_again(conn, || self.shared.shown.keys(key));
+                }
                 Action::Heed { session, conn, domain, accessed } => {
                     self.heed(&session, conn, (domain, accessed));
                 }

@@ -141,6 +141,7 @@ impl SimServer {
             exports: Exports::new(vec![export]),
             unifier: Arc::new(unifier.into()),
             shown,
+            scopes: None,
             page_cache: None,
             arena_bytes: plan.arena_bytes,
             limits: plan.limits.clone(),

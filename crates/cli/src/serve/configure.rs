@@ -60,6 +60,7 @@ pub fn configure(args: &Args) -> Result<Config, Failure> {
         config.optimistic = optimistic;
         config.exports.iter_mut().for_each(|export| export.optimistic = None);
     }
+    config.optimistic_scope = args.optimistic_scope.unwrap_or(config.optimistic_scope);
     if let Some(data_path) = args.datapath {
         config.exports.iter_mut().for_each(|export| export.data_path = data_path);
     }

@@ -8,7 +8,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use dafs_fabric::units::size;
-use dafs_server::{Config, DataPath, ExportConfig, LocalSocket, Optimistic, Policy, Server};
+use dafs_server::{
+    Config, DataPath, ExportConfig, LocalSocket, Optimistic, OptimisticScope, Policy, Server,
+};
 use dafs_store::Disk;
 
 use self::configure::configure;
@@ -116,6 +118,11 @@ pub struct Args {
     /// read; both; or off.
     #[arg(long, value_name = "trusted|checked|both|off", value_parser = optimistic)]
     optimistic: Option<Optimistic>,
+    /// Whose programs map which parts of the cache, by shared memory: owner (the default), those of each user what
+    /// everybody may open and the user's own files; export, those of every user all that is cached; root, those of
+    /// root alone.
+    #[arg(long, value_name = "owner|export|root", value_parser = optimistic_scope)]
+    optimistic_scope: Option<OptimisticScope>,
     /// How file data goes between disk and network: unifier, normal, mmap or sendfile.
     #[arg(long, value_name = "PATH", long_help = DATA_PATHS)]
     datapath: Option<DataPath>,
@@ -187,6 +194,10 @@ fn optimistic(text: &str) -> Result<Optimistic, String> {
     text.parse()
 }
 
+fn optimistic_scope(text: &str) -> Result<OptimisticScope, String> {
+    text.parse()
+}
+
 fn policy(name: &str) -> Result<Policy, String> {
     Policy::named(name).ok_or_else(|| "expected lru or mq".to_owned())
 }
@@ -199,7 +210,7 @@ const SHARED_CACHE: &str = ", cache shared: every local user who may connect can
 fn served(config: &Config, export: &ExportConfig) -> String {
     let name = if config.exports.len() > 1 { export.name.as_str() } else { "" };
     let note = if export.read_only { ", read-only" } else { "" };
-    let shared = if export.share_cache { SHARED_CACHE } else { "" };
+    let shared = if config.shares(export) { SHARED_CACHE } else { "" };
     let path = match export.data_path {
         DataPath::Unifier => String::new(),
         other => format!(", data path {other}"),

@@ -11,7 +11,7 @@ use dafs_protocol::{
     StateId, Status,
 };
 use dafs_store::Opened;
-use dafs_unifier::{CachedFile, Mark, Opening, Writer, WriterId};
+use dafs_unifier::{CachedFile, Mark, Opening, Placement, Writer, WriterId};
 
 use crate::chain::{Chain, Stop};
 use crate::context::{Context, Held};
@@ -139,7 +139,7 @@ impl Chain {
         }
         let user = &self.session.allowance.user;
         let most = (limits.opens, user.part_of(limits.opens));
-        let place = shared::LimitGuard::take(&self.context.shared, user, Counted::Opens, most)
+        let limit = shared::LimitGuard::take(&self.context.shared, user, Counted::Opens, most)
             .ok_or(Status::Resource)?;
         let dir = self.handle(dir)?;
         let context = self.context.clone();
@@ -151,7 +151,7 @@ impl Chain {
             }
         };
         let unifier = &context.shared.unifier;
-        let mark = unifier.mark();
+        let (mark, changes) = (unifier.mark(), self.changes_of_rights());
         let opened = self.open_in(export, &dir, path, flags, mode).await?;
         let handle = Exports::mark(number, opened.handle);
         let mut attr = opened.attr;
@@ -164,7 +164,14 @@ impl Chain {
         let may_wish = cache != CacheHint::default()
             && (flags.write || self.may_wish_by(&handle, &attr).await.unwrap_or(false));
         let writer = self.session.writer();
-        let file = self.open_data(export, mark, writer, &opened, opening);
+        let place = self.place(export, &opened, flags.write).await;
+        let file = self.open_data((export, place), mark, writer, &opened, opening);
+        if let Some(cached) = file.cached()
+            && let Err(status) = self.check_place(cached, &opened, place, changes).await
+        {
+            file.close(writer).await?;
+            return Err(status);
+        }
         if let Some(file) = file.cached() {
             if flags.truncate {
                 file.cut_at_open().await;
@@ -197,16 +204,16 @@ impl Chain {
             writer: Writer { id: writer, clear_privileges: self.who.uid != 0 },
             read_only_export: export.read_only,
             reader: reads_ahead.then(RefCell::default),
-            _limit: place,
+            _limit: limit,
         };
         let state = self.session.add_open(Rc::new(open));
         Ok(Outcome::Opened { handle, state, attr, created: opened.created })
     }
 
-    /// The data of what was opened, by the data path of its export.
+    /// The data of what was opened, by the data path of its export; where it is cached, at this place.
     pub(crate) fn open_data(
         &self,
-        export: &Export,
+        (export, place): (&Export, Placement),
         mark: Mark,
         writer: WriterId,
         opened: &Opened,
@@ -222,14 +229,7 @@ impl Chain {
             _ => {
                 let (file, attr) = (opened.file.clone(), &opened.attr);
                 let cache = &shared.unifier;
-                FileData::Cached(cache.open(
-                    export.domain.into(),
-                    mark,
-                    writer,
-                    file,
-                    attr,
-                    opening,
-                ))
+                FileData::Cached(cache.open(place, mark, writer, file, attr, opening))
             }
         }
     }
@@ -387,7 +387,9 @@ impl Chain {
         let mark = context.shared.unifier.mark();
         let opened = export.store.open(&self.who, &inner, b"", flags, 0).await?;
         let writer = self.session.writer();
-        let file = self.open_data(export, mark, writer, &opened, Opening::Existing);
+        // For this read alone: it stays where it is.
+        let place = Placement::default();
+        let file = self.open_data((export, place), mark, writer, &opened, Opening::Existing);
         let outcome = self.read_pieces(&file, pieces).await;
         file.close(writer).await?;
         outcome

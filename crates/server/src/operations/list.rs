@@ -57,6 +57,7 @@ impl Chain {
                 let set = export.store.set_xattr(&self.who, &inner, name, &value, *flags).await;
                 self.after_change(&*export.store, touched).await;
                 set?;
+                self.list_changed(&*export.store, &inner, name).await?;
                 Ok(Outcome::Done)
             }
             Operation::RemoveXattr { handle, name } => {
@@ -66,9 +67,24 @@ impl Chain {
                 let removed = self.remove_xattr(&*export.store, &inner, name).await;
                 self.after_change(&*export.store, touched).await;
                 removed?;
+                self.list_changed(&*export.store, &inner, name).await?;
                 Ok(Outcome::Done)
             }
             _ => Err(Status::NotSupp.into()),
+        }
+    }
+
+    /// After a change of this extended attribute, which may be an access control list.
+    async fn list_changed(
+        &self,
+        store: &dyn Store,
+        handle: &FileHandle,
+        name: &[u8],
+    ) -> Result<(), Status> {
+        const LIST: &[u8] = b"system.posix_acl_access";
+        match name {
+            LIST => self.rights_changed(&store.attr(&self.who, handle).await?, true).await,
+            _ => Ok(()),
         }
     }
 

@@ -5,7 +5,7 @@ use dafs_protocol::{
     StateId, Status,
 };
 use dafs_store::{FileId, Found, Store};
-use dafs_unifier::{Mark, Opening};
+use dafs_unifier::{Mark, Opening, Placement};
 use std::sync::atomic::Ordering;
 
 use crate::chain::{Chain, Stop};
@@ -38,6 +38,7 @@ impl Chain {
                 let removed = export.store.remove(&self.who, &dir, name, *directory).await;
                 self.after_change(&*export.store, touched).await;
                 removed?;
+                self.paths_changed(&[was]).await;
                 Ok(ended(was))
             }
             Operation::Rename { .. } => Ok(self.rename(operation).await?),
@@ -208,13 +209,16 @@ impl Chain {
             return Err(Status::XDev);
         }
         let store = &*export.store;
-        let (_, moved) = self.before_by_name(store, &from_dir, from).await;
+        let (source, moved) = self.before_by_name(store, &from_dir, from).await;
         let (was, replaced) = self.before_by_name(store, &to_dir, to).await;
         let how = (*no_replace, *exchange, *whiteout);
         let renamed = store.rename(&self.who, &from_dir, from, &to_dir, to, how).await;
         self.after_change(store, moved).await;
         self.after_change(store, replaced).await;
         renamed?;
+        let source = source.filter(|_| from_dir != to_dir);
+        let replaced = was.filter(|_| !*exchange || from_dir != to_dir);
+        self.paths_changed(&[source, replaced]).await;
         Ok(if *exchange { Outcome::Done } else { ended(was) })
     }
 
@@ -287,6 +291,9 @@ impl Chain {
             Some(open) => open.stored.set_attr(&self.who, &rest).await?,
             None => export.store.set_attr(&self.who, &inner, &rest).await?,
         };
+        if rest.mode.is_some() || rest.uid.is_some() || rest.gid.is_some() {
+            self.rights_changed(&attr, false).await?;
+        }
         match rest.modified {
             Some(_) => unifier.note(mark, &attr),
             None => unifier.note_unmodified(mark, &attr),
@@ -320,7 +327,8 @@ impl Chain {
         let mark = self.mark();
         let opened = export.store.open(&self.who, handle, b"", flags, 0).await?;
         let writer = self.session.writer();
-        let file = self.open_data(export, mark, writer, &opened, Opening::Existing);
+        let place = Placement::default();
+        let file = self.open_data((export, place), mark, writer, &opened, Opening::Existing);
         let result = file.truncate(size, self.who.uid != 0).await;
         self.note_size(&file, size);
         let closed = file.close(writer).await;

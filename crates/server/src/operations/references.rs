@@ -1,6 +1,7 @@
 //! Telling clients of this host where blocks are in the cache, so that they read them by themselves, and others by
 //! what they read open files without a request.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dafs_fabric::{Rkey, mem};
@@ -40,7 +41,14 @@ impl Chain {
         let shown = file.entries().and_then(|entries| shared.shown.with(entries));
         let (domain, shown) = shown.ok_or(Status::NotSupp)?;
         let keys = self.session.mappable.keys(self.conn(), domain);
-        let [cache, entries] = keys.ok_or(Status::NotSupp)?;
+        let Some([cache, entries]) = keys else {
+            let (session, conn) = (self.session.clone(), self.conn());
+            if session.mappable.has_looked(conn, domain) {
+                return Err(Status::NotSupp);
+            }
+            self.context.actions.borrow_mut().push_back(Action::LookAgain { session, conn });
+            return Err(Status::Delay);
+        };
         let session = self.session.life_word(domain, &shown.life).ok_or(Status::NotSupp)?;
         if accessed != Rkey(0) && !self.session.heeds(domain) {
             let (session, conn) = (self.session.clone(), self.conn());
@@ -48,6 +56,10 @@ impl Chain {
             self.context.actions.borrow_mut().push_back(heed);
         }
         let (number, slots) = file.slots(first, count as usize);
+        if !file.entries().is_some_and(|now| Arc::ptr_eq(now, &shown.entries)) {
+            // It has moved: these are slots of who knows where.
+            return Err(Status::NotSupp);
+        }
         let bytes = self.put_list(&slots, |slot, out| encode_references([*slot], out))?;
         let told = slots.iter().flatten().count() as u64;
         shared.counters.references_told.fetch_add(told, Ordering::Relaxed);

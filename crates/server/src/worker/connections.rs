@@ -200,7 +200,7 @@ impl Worker {
             Ok(connection) => {
                 match reading {
                     Reading::AtOnce(quota) => self.node.refer(connection, quota),
-                    Reading::Proven(quota) => unproven.reader = Some(quota),
+                    Reading::Proven(quota, uid) => unproven.reader = Some((quota, uid)),
                     Reading::Never => {}
                 }
                 if let Some(other) = self.connections.enter(connection, unproven, origin) {
@@ -252,7 +252,8 @@ impl Worker {
                 };
                 match bound.and_then(in_time) {
                     Ok((session, old)) => {
-                        if let Some(quota) = reader {
+                        if let Some((quota, uid)) = reader {
+                            self.welcome(connection, uid);
                             self.node.refer(connection, quota);
                         }
                         let key = |memory: &Span| {
@@ -269,6 +270,15 @@ impl Worker {
                     }
                 }
             }
+        }
+    }
+
+    /// There are caches for what the user of a peer who shares memory may open.
+    fn welcome(&self, connection: ConnId, uid: u32) {
+        if let Some(scopes) = &self.shared.scopes
+            && self.node.shares_memory(connection)
+        {
+            scopes.welcome(uid, &self.shared.unifier, &self.shared.shown);
         }
     }
 

@@ -35,6 +35,7 @@ pub fn shared(limits: Limits, optimistic: Optimistic) -> Arc<Shared> {
         exports: Exports::new(vec![export]),
         unifier: Arc::new(Unifier::new(arena, config, WriteVerifier([7; 16])).into()),
         shown: ShownCaches::default(),
+        scopes: None,
         page_cache: None,
         arena_bytes: ARENA_BYTES,
         limits,

@@ -3,9 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use dafs_fabric::{Arena, SgList};
+use dafs_fabric::{Address, Arena, SgList};
 use dafs_message::{ConnId, Event, Node, RequestId};
 use dafs_protocol::*;
+
+/// The server's, in the network.
+pub const SERVER: u32 = 1;
+
+/// Where it listens.
+pub fn address() -> Address {
+    Address { scheme: "sim".into(), target: SERVER.to_string() }
+}
 
 /// For data of a slot.
 pub const MEMORY: usize = 4096;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dafs_fabric::sim::{SimConfig, SimNet};
-use dafs_fabric::{Address, Arena, Domain, Listener, Provider, SgList};
+use dafs_fabric::{Arena, Domain, Listener, Provider, SgList};
 use dafs_message::{ConnOptions, Node, NodeConfig, RequestId, incoming_private_data};
 use dafs_protocol::*;
 use dafs_server::{
@@ -20,9 +20,8 @@ use dafs_server::{
 use dafs_store::memory::{Job, MemoryStore};
 use dafs_unifier::Unifier;
 pub use peer::MEMORY;
-use peer::Peer;
+use peer::{Peer, SERVER, address};
 
-const SERVER: u32 = 1;
 pub const LEASE: Duration = Duration::from_secs(3);
 
 type Results = Result<Vec<OpResult>, Status>;
@@ -133,6 +132,7 @@ impl World {
             exports: Exports::new(vec![export]),
             unifier: Arc::new(Unifier::new(arena, config, WriteVerifier([7; 16])).into()),
             shown: ShownCaches::default(),
+            scopes: None,
             page_cache: None,
             arena_bytes: 16 << 20,
             limits: self.limits.clone(),
@@ -593,8 +593,4 @@ impl World {
             self.run_for(LEASE / 4);
         }
     }
-}
-
-pub fn address() -> Address {
-    Address { scheme: "sim".into(), target: SERVER.to_string() }
 }

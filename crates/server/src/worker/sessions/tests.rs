@@ -53,6 +53,7 @@ fn shared() -> Arc<Shared> {
         exports: Exports::new(vec![export]),
         unifier: Arc::new(unifier.into()),
         shown: ShownCaches::new(vec![Some(shown)]),
+        scopes: None,
         page_cache: None,
         arena_bytes: ARENA_BYTES,
         limits: Limits::default(),

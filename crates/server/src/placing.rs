@@ -1,0 +1,130 @@
+//! In which cache domain files are that are opened, and what follows when it changes who may open them.
+
+use std::sync::Arc;
+
+use dafs_protocol::{Attr, FileKind, Status};
+use dafs_store::{FileId, Opened};
+use dafs_unifier::{CachedFile, DomainId, Placement};
+
+use crate::chain::Chain;
+use crate::exports::Export;
+use crate::scopes::{Scopes, all_may_read, all_may_search};
+
+impl Chain {
+    fn scopes(&self) -> Option<&Scopes> {
+        self.context.shared.scopes.as_deref().filter(|scopes| scopes.are_used())
+    }
+
+    /// How often it was changed who may open what: to be asked before a file is opened that is
+    /// [placed](Self::place) then.
+    pub(crate) fn changes_of_rights(&self) -> u64 {
+        self.context.shared.scopes.as_deref().map_or(0, Scopes::changes)
+    }
+
+    /// Where the data of a file is to be cached that was opened.
+    pub(crate) async fn place(&self, export: &Export, opened: &Opened, writes: bool) -> Placement {
+        let Some(scopes) = self.scopes() else { return export.domain.into() };
+        if export.domain != DomainId::FIRST {
+            let barred = scopes.judge(&opened.attr, false).barred;
+            return Placement { wished: Some(export.domain), barred };
+        }
+        let unifier = &self.context.shared.unifier;
+        let known = unifier.find(opened.file.id()).and_then(|file| unifier.domain_of(&file));
+        let everybody = scopes.everybody();
+        let uid = self.who.uid;
+        let has_come = scopes.has_come(uid);
+        let is_own = has_come && opened.attr.uid == uid;
+        // What it costs to know is paid where it matters.
+        let matters = known.is_some() && known == everybody || has_come && !is_own && !writes;
+        let for_everybody = matters && self.is_for_everybody(opened, &opened.attr).await;
+        let judged = scopes.judge(&opened.attr, for_everybody);
+        let reads =
+            |domain: &DomainId| Some(*domain) == everybody || Some(*domain) == scopes.of_user(uid);
+        let stays = known.filter(reads).is_some_and(|known| !judged.barred.contains(known));
+        let wished = match has_come && !stays {
+            true if is_own => judged.of_owner,
+            true if for_everybody => everybody,
+            _ => None,
+        };
+        Placement { wished, barred: judged.barred }
+    }
+
+    async fn is_for_everybody(&self, opened: &Opened, attr: &Attr) -> bool {
+        all_may_read(attr) && opened.file.is_for_everybody().await.unwrap_or(false)
+    }
+
+    /// A file that was placed as it was judged after so many `changes` is where it may be, now that whoever changes
+    /// that finds it.
+    ///
+    /// # Errors
+    /// The store's: it could not be brought elsewhere.
+    pub(crate) async fn check_place(
+        &self,
+        file: &Arc<CachedFile>,
+        opened: &Opened,
+        mut place: Placement,
+        mut changes: u64,
+    ) -> Result<(), Status> {
+        let Some(scopes) = self.scopes() else { return Ok(()) };
+        let unifier = &self.context.shared.unifier;
+        loop {
+            let domain = unifier.domain_of(file);
+            if domain.is_some_and(|domain| place.barred.contains(domain)) {
+                unifier.move_out(file).await?;
+            }
+            let now = scopes.changes();
+            if now == changes {
+                return Ok(());
+            }
+            changes = now;
+            let attr = opened.file.attr().await?;
+            let is_there = domain.is_some() && domain == scopes.everybody();
+            let for_everybody = is_there && self.is_for_everybody(opened, &attr).await;
+            place.barred = scopes.judge(&attr, for_everybody).barred;
+        }
+    }
+
+    /// The mode, the owner or the access control list of an object has changed; these are its attributes now. What
+    /// is cached is where it may be when this has ended.
+    ///
+    /// # Errors
+    /// The store's: what somebody has written could not be written back, and stays where it was.
+    pub(crate) async fn rights_changed(&self, attr: &Attr, list: bool) -> Result<(), Status> {
+        let Some(scopes) = self.scopes() else { return Ok(()) };
+        scopes.changed();
+        let unifier = &self.context.shared.unifier;
+        if attr.kind == FileKind::Directory {
+            return match scopes.everybody() {
+                Some(everybody) if list || !all_may_search(attr) => unifier.empty(everybody).await,
+                _ => Ok(()),
+            };
+        }
+        // The path to it is as it was.
+        let barred = scopes.judge(attr, !list).barred;
+        unifier.bar(FileId::from(attr), barred).await
+    }
+
+    /// These objects have names elsewhere now, or one less.
+    pub(crate) async fn paths_changed(&self, objects: &[Option<Attr>]) {
+        let Some(scopes) = self.scopes() else { return };
+        let Some(everybody) = scopes.everybody() else { return };
+        scopes.changed();
+        let unifier = &self.context.shared.unifier;
+        for attr in objects.iter().flatten() {
+            let outcome = match attr.kind {
+                FileKind::Directory => unifier.empty(everybody).await,
+                _ => {
+                    let barred = scopes.judge(attr, false).barred;
+                    unifier.bar(FileId::from(attr), barred).await
+                }
+            };
+            if let Err(status) = outcome {
+                let (inode, device) = (attr.inode, attr.device);
+                tracing::error!(
+                    %status, inode, device,
+                    "what all users map of a file stays there: its data cannot be written back"
+                );
+            }
+        }
+    }
+}
