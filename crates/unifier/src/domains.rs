@@ -301,10 +301,11 @@ impl CacheDomains {
         Ok(())
     }
 
-    /// As [`bar`](Self::bar), of all files that are in this domain.
+    /// As [`bar`](Self::bar), of all files that are in this domain, but for those that are open and
+    /// [for everybody](dafs_store::File::is_for_everybody).
     ///
     /// # Errors
-    /// As there, of the last file of which that failed.
+    /// As there, of the first file of which that failed. All others are elsewhere.
     pub async fn empty(&self, domain: DomainId) -> Result<(), Status> {
         let Some(from) = self.at(domain).filter(|_| domain != DomainId::FIRST) else {
             return Ok(());
@@ -312,8 +313,8 @@ impl CacheDomains {
         let mut outcome = Ok(());
         for file in from.unifier.files() {
             from.unifier.forget(file.id());
-            if from.unifier.find(file.id()).is_some() {
-                outcome = self.move_out(&file).await.or(outcome);
+            if from.unifier.find(file.id()).is_some() && !file.is_for_everybody().await {
+                outcome = outcome.and(self.move_out(&file).await);
             }
         }
         outcome

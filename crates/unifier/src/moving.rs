@@ -9,6 +9,15 @@ use crate::job::Outcome;
 use crate::wait::locked;
 
 impl CachedFile {
+    /// It is open, and the store [says so](dafs_store::File::is_for_everybody).
+    pub(crate) async fn is_for_everybody(&self) -> bool {
+        let handle = self.lock().handle.clone();
+        match handle {
+            Some(handle) => handle.is_for_everybody().await.unwrap_or(false),
+            None => false,
+        }
+    }
+
     /// Writes back what is dirty, drops all pages, and goes to `to`, once in its life. Reads and writes under way
     /// end before, or come after; what readers hold they keep. `coming` is locked by who looks for files in
     /// both caches.

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::blocks::{BlockRange, BlockRanges};
 use crate::file::{CachedFile, Core, Counters, Filling, Inner, Pinned, PinnedPage, count, place};
-use crate::fill::{Fills, allocate_all};
+use crate::fill::{Allocated, Fills, allocate_all};
 use crate::job::{Job, wait_all};
 use crate::pool::{FRAME_SLOTS, Page, Run, Runs, SLOT};
 use crate::wait::Ticket;
@@ -268,9 +268,11 @@ impl CachedFile {
         len: usize,
         SoFar { mut exact, missed }: SoFar,
     ) -> Result<PinnedRead, Status> {
-        let mut ticket: Option<Ticket<'_>> = None;
+        let mut ticket: Option<(&Core, Ticket<'_>)> = None;
         let mut was_coming = missed;
         loop {
+            // The first in line is so in the cache where the file is.
+            ticket.take_if(|(core, _)| !self.is_in(core));
             let plan = self.plan(offset, len, exact);
             let was_coming = *was_coming.get_or_insert_with(|| {
                 let Counters { misses, hits, .. } = &self.core().counters;
@@ -304,12 +306,16 @@ impl CachedFile {
                 None if front => {
                     drop(awaited);
                     awaited = Fills::new();
-                    core.when_space(|| allocate_all(core, &ranges)).await
+                    let here = || match self.is_in(core) {
+                        true => allocate_all(core, &ranges),
+                        false => Some(Allocated::new()),
+                    };
+                    core.when_space(here).await
                 }
                 None => {
                     drop((awaited, there));
                     // Kept until all is read: nobody behind evicts what this one fills.
-                    ticket = Some(core.fill_queue.enter().await);
+                    ticket = Some((core, core.fill_queue.enter().await));
                     continue;
                 }
             };

@@ -179,22 +179,15 @@ impl CachedFile {
         for &(offset, len) in pieces {
             counts.push(self.check(offset, len, false)?);
         }
-        let core = self.core();
-        if counts.iter().sum::<usize>() > core.write_slots_max() {
+        if counts.iter().sum::<usize>() > self.core().write_slots_max() {
             return Err(Status::Inval);
         }
-        let attempt = || -> Option<Vec<WriteReservation>> {
+        let attempt = |core: &Arc<Core>| -> Option<Vec<WriteReservation>> {
             let piece =
                 |(piece, count): (&(u64, usize), &usize)| self.attempt(core, *piece, *count);
             pieces.iter().zip(&counts).map(piece).collect()
         };
-        if core.reserve_queue.is_empty()
-            && let Some(reservations) = attempt()
-        {
-            return Ok(reservations);
-        }
-        let _ticket = core.reserve_queue.enter().await;
-        Ok(core.when_space(attempt).await)
+        Ok(self.when_room(attempt).await)
     }
 
     /// As [`reserve`](Self::reserve), for [`append`](Self::append).
@@ -213,15 +206,26 @@ impl CachedFile {
         spare: bool,
     ) -> Result<WriteReservation, Status> {
         let count = self.check(offset, len, spare)?;
-        let core = self.core();
-        let attempt = || self.attempt(core, (offset, len), count);
-        if core.reserve_queue.is_empty()
-            && let Some(reservation) = attempt()
-        {
-            return Ok(reservation);
+        Ok(self.when_room(|core| self.attempt(core, (offset, len), count)).await)
+    }
+
+    /// What this attempt gives, first come, first served, when there is room in the cache in which the file is by
+    /// then: what is to land is not to be where it has been before.
+    async fn when_room<T>(&self, attempt: impl Fn(&Arc<Core>) -> Option<T>) -> T {
+        loop {
+            let core = self.core();
+            if core.reserve_queue.is_empty()
+                && let Some(reserved) = attempt(core)
+            {
+                return reserved;
+            }
+            let _ticket = core.reserve_queue.enter().await;
+            // `None`: it has moved.
+            let here = || if self.is_in(core) { attempt(core).map(Some) } else { Some(None) };
+            if let Some(reserved) = core.when_space(here).await {
+                return reserved;
+            }
         }
-        let _ticket = core.reserve_queue.enter().await;
-        Ok(core.when_space(attempt).await)
     }
 
     /// The slots that such a write takes.
@@ -331,6 +335,8 @@ impl CachedFile {
                 }
                 Landed::Moved => {
                     held.clear();
+                    // That of the other cache's line.
+                    ticket = None;
                     self.follow(&mut reservation).await;
                 }
                 Landed::ReadIn(block) => {

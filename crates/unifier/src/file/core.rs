@@ -242,7 +242,8 @@ impl Core {
     pub(crate) fn closed(&self, file: &Arc<CachedFile>) {
         let mut gone: SmallVec<[Arc<CachedFile>; 2]> = SmallVec::new();
         let mut table = locked(&self.files);
-        if file.list_as_closed() {
+        // It may be in another one by now, whose matter it is then.
+        if file.is_in(self) && file.list_as_closed() {
             table.closed.push_back(file.clone());
         }
         while table.closed.len() > self.config.closed_files_max {
@@ -281,6 +282,8 @@ impl Core {
             inner.listed.closed = true;
             into.closed.push_back(file.clone());
         }
+        // Who waits here for room for it waits there.
+        self.pool.space.changed();
         true
     }
 

@@ -61,6 +61,8 @@ pub struct DiskState {
     pub generation: Option<u64>,
     /// A local program appends this just before the next write.
     pub append_at_write: Option<Vec<u8>>,
+    /// Whoever asks is told that.
+    pub for_everybody: bool,
     /// The file system has no longer files.
     pub end_max: Option<u64>,
     /// The system has not written all of it.
@@ -401,6 +403,11 @@ impl File for Handle {
     fn has_unwritten(&self) -> Option<bool> {
         let state = self.0.state();
         (!state.tells_nothing).then_some(state.unwritten)
+    }
+
+    fn is_for_everybody(&self) -> Answer<bool> {
+        let file = self.0.clone();
+        self.0.disk.answer(move || Ok(file.state().for_everybody))
     }
 
     fn set_attr(&self, _: &dafs_store::Caller, _: &SetAttr) -> Answer<Attr> {

@@ -10,11 +10,11 @@ use crate::{CacheDomain, CacheDomains, DomainId, DomainSet, Placement};
 const MIB: usize = 1 << 20;
 const ARENA: usize = 16 * MIB;
 const NAMES: [&str; 3] = ["private", "one", "other"];
-const ONE: DomainId = DomainId(1);
+pub(super) const ONE: DomainId = DomainId(1);
 const OTHER: DomainId = DomainId(2);
 
 /// Three domains, each of which keeps 1 MiB always; and their memory.
-fn domains() -> (Arc<CacheDomains>, Vec<Arc<Arena>>) {
+pub(super) fn domains() -> (Arc<CacheDomains>, Vec<Arc<Arena>>) {
     let config = || Config { least_bytes: MIB, least_part: 16, ..config(ARENA) };
     let arenas: Vec<_> = NAMES.iter().map(|_| Arena::new(ARENA).expect("arena")).collect();
     let first = Unifier::new(arenas[0].clone(), config(), VERIFIER);
@@ -24,7 +24,11 @@ fn domains() -> (Arc<CacheDomains>, Vec<Arc<Arena>>) {
     (CacheDomains::new(ARENA as u64, all.collect(), 1), arenas)
 }
 
-fn open_in(domains: &CacheDomains, domain: DomainId, file: &Arc<DiskFile>) -> Arc<CachedFile> {
+pub(super) fn open_in(
+    domains: &CacheDomains,
+    domain: DomainId,
+    file: &Arc<DiskFile>,
+) -> Arc<CachedFile> {
     let (mark, attr) = (domains.mark(), file.attr_now());
     let handle = Arc::new(Handle(file.clone()));
     domains.open(domain.into(), mark, WriterId(1), handle, &attr, Opening::Existing)
@@ -38,13 +42,13 @@ fn sizes(domains: &CacheDomains) -> Vec<usize> {
     domains.iter().map(|domain| domain.bytes() as usize).collect()
 }
 
-fn close(disk: &Arc<Disk>, file: &Arc<CachedFile>) {
+pub(super) fn close(disk: &Arc<Disk>, file: &Arc<CachedFile>) {
     let file = file.clone();
     run(disk, async move { file.close(WriterId(1)).await }).expect("closed");
 }
 
 /// All of the pages lie in this memory.
-fn is_in(lease: &PinnedRead, arena: &Arc<Arena>) -> bool {
+pub(super) fn is_in(lease: &PinnedRead, arena: &Arc<Arena>) -> bool {
     let whole = arena.span(0, arena.len());
     lease.spans().iter().all(|span| whole.contains(span))
 }

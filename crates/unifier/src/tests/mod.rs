@@ -17,6 +17,8 @@ mod faults;
 mod flushes;
 mod model;
 #[cfg(not(feature = "planted"))]
+mod moves;
+#[cfg(not(feature = "planted"))]
 mod others;
 #[cfg(not(feature = "planted"))]
 mod page_reads;

@@ -1,0 +1,98 @@
+//! Files that move between cache domains, beside what else goes on.
+
+use dafs_protocol::Status;
+
+use super::disk::{Disk, Task, run};
+use super::domains::{ONE, close, domains, is_in, open_in};
+use super::*;
+use crate::DomainId;
+
+const BLOCK: usize = 4096;
+
+/// A file in a domain with something to be written back, and one with nothing of that.
+fn with_dirty(disk: &Arc<Disk>, domains: &crate::CacheDomains, dirty: u64) -> [Arc<CachedFile>; 2] {
+    [1, 2].map(|inode| {
+        let file = disk.file(inode, vec![5; BLOCK]);
+        let cached = open_in(domains, ONE, &file);
+        if inode == dirty {
+            fill(&cached, 0, BLOCK, 6);
+            file.state().write_error = Some(Status::Io);
+        }
+        cached
+    })
+}
+
+/// Whichever of them it is, and the others go.
+#[test]
+fn a_domain_that_is_not_emptied_tells_of_it() {
+    for dirty in [1, 2] {
+        let disk = Disk::new(1, 0);
+        let (domains, _) = domains();
+        let files = with_dirty(&disk, &domains, dirty);
+        let mover = domains.clone();
+        let outcome = run(&disk, async move { mover.empty(ONE).await });
+        assert_eq!(outcome, Err(Status::Io), "{dirty}");
+        for (file, inode) in files.iter().zip(1..) {
+            let want = if inode == dirty { ONE } else { DomainId::FIRST };
+            assert_eq!(domains.domain_of(file), Some(want), "{dirty}");
+        }
+    }
+}
+
+/// What everybody may open all the same stays, and is no matter of who takes another directory from others.
+#[test]
+fn what_everybody_may_open_stays_in_a_domain_that_is_emptied() {
+    let disk = Disk::new(1, 0);
+    let (domains, _) = domains();
+    let [dirty, other] = with_dirty(&disk, &domains, 1);
+    let file = disk.file(3, vec![5; BLOCK]);
+    file.state().for_everybody = true;
+    let cached = open_in(&domains, ONE, &file);
+    fill(&cached, 0, BLOCK, 6);
+    file.state().write_error = Some(Status::NoSpc);
+    let mover = domains.clone();
+    let outcome = run(&disk, async move { mover.empty(ONE).await });
+    assert_eq!(outcome, Err(Status::Io), "not that of the file which may stay");
+    let places = [dirty, other, cached].map(|file| domains.domain_of(&file));
+    assert_eq!(places, [Some(ONE), Some(DomainId::FIRST), Some(ONE)]);
+}
+
+/// Who waited for room where the file was gets none of it there: others may map what comes.
+#[test]
+fn who_waits_for_room_has_it_where_the_file_is_by_then() {
+    let disk = Disk::new(1, 0);
+    let [file, other] = [1, 2].map(|inode| disk.file(inode, vec![5; BLOCK]));
+    for pieces in [0, 1, 2] {
+        let (domains, arenas) = domains();
+        let (cached, crowd) = (open_in(&domains, ONE, &file), open_in(&domains, ONE, &other));
+        let held: Vec<_> = std::iter::from_fn(|| crowd.try_reserve(0, BLOCK)).collect();
+        let user = cached.clone();
+        let mut waiter = Task::new(async move {
+            match pieces {
+                0 => vec![user.reserve_append(BLOCK).await.expect("room")],
+                1 => vec![user.reserve(0, BLOCK).await.expect("room")],
+                _ => {
+                    let pieces = [(0, BLOCK), (2 * BLOCK as u64, BLOCK)];
+                    user.reserve_all(&pieces).await.expect("room")
+                }
+            }
+        });
+        assert!(waiter.poll().is_none(), "there is no room");
+        let (mover, moved) = (domains.clone(), cached.clone());
+        run(&disk, async move { mover.move_out(&moved).await }).expect("moved");
+        drop(held);
+        let got = waiter.poll().expect("there is room");
+        let whole = arenas[0].span(0, arenas[0].len());
+        let is_first = |span: &dafs_fabric::Span| whole.contains(span);
+        assert!(got.iter().all(|got| got.spans().iter().all(is_first)), "{pieces}");
+        drop(got);
+        let left = domains.iter().nth(1).expect("one").stats();
+        assert_eq!(left.dirty_bytes, 0);
+        let user = cached.clone();
+        let lease = run(&disk, async move { user.read(0, BLOCK).await }).expect("read");
+        assert!(is_in(&lease, &arenas[0]));
+        drop(lease);
+        close(&disk, &cached);
+        close(&disk, &crowd);
+    }
+}
