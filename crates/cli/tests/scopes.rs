@@ -41,7 +41,8 @@ fn page(mark: &str) -> Vec<u8> {
 fn mapped(mark: &str) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("mappings");
     let memory = LocalFile::open("/proc/self/mem").expect("memory");
-    let mut found = 0;
+    let mark = format!("{mark:<16}");
+    let (mut found, mark, mut pages) = (0, mark.as_bytes(), vec![0; 64 * PAGE]);
     for line in maps.lines().filter(|line| line.contains("memfd:")) {
         let (range, rest) = line.split_once(' ').expect("a range");
         // What it may write is its own: what it has read legitimately is there.
@@ -51,12 +52,12 @@ fn mapped(mark: &str) -> usize {
         let (start, end) = range.split_once('-').expect("two ends");
         let [start, end] =
             [start, end].map(|text| u64::from_str_radix(text, 16).expect("an address"));
-        for at in (start..end).step_by(PAGE) {
-            let mut seen = [0; 16];
-            if let Err(error) = memory.read_exact_at(&mut seen, at) {
+        for at in (start..end).step_by(pages.len()) {
+            let seen = &mut pages[..usize::try_from(end - at).expect("few").min(64 * PAGE)];
+            if let Err(error) = memory.read_exact_at(seen, at) {
                 panic!("{line} at {at:x}: {error}");
             }
-            found += usize::from(seen == format!("{mark:<16}").as_bytes());
+            found += seen.chunks(PAGE).filter(|page| page.starts_with(mark)).count();
         }
     }
     found
@@ -410,4 +411,81 @@ fn what_a_change_of_mode_takes() {
         taken[taken.len() - 1],
         taken.len()
     );
+}
+
+fn of_mode(mode: u32) -> SetAttr {
+    SetAttr { mode: Some(mode), ..SetAttr::default() }
+}
+
+/// A file is taken from others and given to them again, again and again, while one of them opens and reads it: what
+/// is written only while nobody else may open it is never where they map it.
+#[test]
+fn what_is_written_while_others_may_not_open_it_is_never_mapped() {
+    if !is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let stage = stage(&[("file", 0, 0o644)], &[]);
+    let (mut one, mut other) = (stage.actor(ONE), stage.actor(OTHER));
+    let root = connect(&stage.server.at("?transport=tcp"));
+    let until = Instant::now() + Duration::from_secs(4);
+    let (mut opened, mut flips) = (0, 0);
+    std::thread::scope(|scope| {
+        let flipper = scope.spawn(|| {
+            let options = OpenOptions { write: true, ..OpenOptions::read() };
+            let mut flips = 0;
+            // Open all the time, or anew for each secret.
+            let kept = root.open(b"file", options).expect("open");
+            while Instant::now() < until {
+                root.set_attr(b"file", of_mode(0o600), false).expect("a mode");
+                let fresh = (flips % 2 == 0).then(|| root.open(b"file", options).expect("open"));
+                let file = fresh.as_ref().unwrap_or(&kept);
+                file.write_at(&page("secret").repeat(PAGES), 0).expect("written");
+                std::thread::sleep(Duration::from_millis(flips % 5 * 10));
+                file.write_at(&page("file").repeat(PAGES), 0).expect("written");
+                root.set_attr(b"file", of_mode(0o644), false).expect("a mode");
+                std::thread::sleep(Duration::from_millis(10 + flips % 3 * 10));
+                flips += 1;
+            }
+            flips
+        });
+        while Instant::now() < until {
+            if one.ask("open file") == "ok" {
+                one.read("file");
+                assert_eq!(one.mapped("secret"), 0);
+                assert_eq!(other.mapped("secret"), 0);
+                one.ask("close file");
+                opened += 1;
+            }
+        }
+        flips = flipper.join().expect("flipped");
+    });
+    assert!(opened > 1 && flips > 5, "{opened} opens, {flips} changes");
+}
+
+/// What everybody may open all the same stays where they map it, whatever becomes of other directories.
+#[test]
+fn directories_of_others_take_nothing_from_what_everybody_may_open() {
+    if !is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let stage = stage(&[("public", 0, 0o644), ("directory/file", 0, 0o644)], &[]);
+    let mut one = stage.actor(ONE);
+    let root = connect(&stage.server.at("?transport=tcp"));
+    for name in ["public", "directory/file"] {
+        one.open(name);
+        assert!(one.read(name).0 >= 100, "{name}");
+    }
+    root.mkdir(b"own", 0o755).expect("a directory");
+    root.set_attr(b"own", of_mode(0o700), false).expect("a mode");
+    root.rename(b"own", b"directory/own").expect("renamed");
+    assert!(one.mapped("public") >= PAGES && one.mapped("directory/file") >= PAGES);
+    assert!(one.read("public").0 >= 100);
+    // What nobody has open would go with the directories that have something in them.
+    one.ask("close public");
+    root.remove_dir(b"directory/own").expect("removed");
+    assert!(one.mapped("public") >= PAGES);
+    root.set_attr(b"directory", of_mode(0o700), false).expect("a mode");
+    assert_eq!((one.mapped("directory/file"), one.read("directory/file").0), (0, 0));
 }

@@ -40,7 +40,9 @@ impl Chain {
     /// nothing was begun.
     async fn begin_change(&mut self, operations: &[Operation<'_>], change: &Operation<'_>) -> bool {
         let session = self.session.clone();
-        if self.context.shared.changes.log.is_none() {
+        let shared = &self.context.shared;
+        // Who may map a file is known by what has the name that goes.
+        if shared.changes.log.is_none() && shared.scopes.is_none() {
             return !session.life.has_ended();
         }
         // Not two at a time: who has one and waits for the other could wait for ever.

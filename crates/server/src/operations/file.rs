@@ -384,13 +384,19 @@ impl Chain {
             unlinked: false,
             again: false,
         };
-        let mark = context.shared.unifier.mark();
+        let (mark, changes) = (context.shared.unifier.mark(), self.changes_of_rights());
         let opened = export.store.open(&self.who, &inner, b"", flags, 0).await?;
         let writer = self.session.writer();
-        // For this read alone: it stays where it is.
-        let place = Placement::default();
+        let place = self.place(export, &opened, false).await;
         let file = self.open_data((export, place), mark, writer, &opened, Opening::Existing);
-        let outcome = self.read_pieces(&file, pieces).await;
+        let placed = match file.cached() {
+            Some(cached) => self.check_place(cached, &opened, place, changes).await,
+            None => Ok(()),
+        };
+        let outcome = match placed {
+            Ok(()) => self.read_pieces(&file, pieces).await,
+            Err(status) => Err(status),
+        };
         file.close(writer).await?;
         outcome
     }

@@ -82,8 +82,12 @@ impl Chain {
         name: &[u8],
     ) -> Result<(), Status> {
         const LIST: &[u8] = b"system.posix_acl_access";
+        // The same, by which root sees it on XFS.
+        const AS_STORED: &[u8] = b"trusted.SGI_ACL_FILE";
         match name {
-            LIST => self.rights_changed(&store.attr(&self.who, handle).await?, true).await,
+            LIST | AS_STORED => {
+                self.rights_changed(&store.attr(&self.who, handle).await?, true).await
+            }
             _ => Ok(()),
         }
     }

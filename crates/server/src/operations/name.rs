@@ -38,7 +38,8 @@ impl Chain {
                 let removed = export.store.remove(&self.who, &dir, name, *directory).await;
                 self.after_change(&*export.store, touched).await;
                 removed?;
-                self.paths_changed(&[was]).await;
+                // A directory that can be removed has nothing in it.
+                self.paths_changed(&[was.filter(is_no_directory)]).await;
                 Ok(ended(was))
             }
             Operation::Rename { .. } => Ok(self.rename(operation).await?),
@@ -217,7 +218,11 @@ impl Chain {
         self.after_change(store, replaced).await;
         renamed?;
         let source = source.filter(|_| from_dir != to_dir);
-        let replaced = was.filter(|_| !*exchange || from_dir != to_dir);
+        let replaced = was.filter(|was| match exchange {
+            true => from_dir != to_dir,
+            // As one that is removed.
+            false => is_no_directory(was),
+        });
         self.paths_changed(&[source, replaced]).await;
         Ok(if *exchange { Outcome::Done } else { ended(was) })
     }
@@ -287,13 +292,22 @@ impl Chain {
             self.flush_by_handle(&export.store, &inner).await?;
         }
         let mark = unifier.mark();
-        let mut attr = match &open {
-            Some(open) => open.stored.set_attr(&self.who, &rest).await?,
-            None => export.store.set_attr(&self.who, &inner, &rest).await?,
+        let outcome = match &open {
+            Some(open) => open.stored.set_attr(&self.who, &rest).await,
+            None => export.store.set_attr(&self.who, &inner, &rest).await,
         };
         if rest.mode.is_some() || rest.uid.is_some() || rest.gid.is_some() {
-            self.rights_changed(&attr, false).await?;
+            // A part of it may have been done, though it failed.
+            let now = match (&outcome, &open) {
+                (Ok(attr), _) => Some(*attr),
+                (Err(_), Some(open)) => open.stored.attr().await.ok(),
+                (Err(_), None) => export.store.attr(&self.who, &inner).await.ok(),
+            };
+            if let Some(attr) = now {
+                self.rights_changed(&attr, false).await?;
+            }
         }
+        let mut attr = outcome?;
         match rest.modified {
             Some(_) => unifier.note(mark, &attr),
             None => unifier.note_unmodified(mark, &attr),
@@ -449,6 +463,10 @@ impl Chain {
             opens: counters.opens.load(Ordering::Relaxed) as u64,
         }))
     }
+}
+
+fn is_no_directory(attr: &Attr) -> bool {
+    attr.kind != FileKind::Directory
 }
 
 /// What a removal answers: the last attributes of what has no name any more.
