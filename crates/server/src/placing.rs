@@ -10,6 +10,9 @@ use crate::chain::Chain;
 use crate::exports::Export;
 use crate::scopes::{Scopes, all_may_read, all_may_search};
 
+/// So often a file is judged by an open, before it goes where it may be in any case.
+const ROUNDS_MAX: usize = 8;
+
 impl Chain {
     fn scopes(&self) -> Option<&Scopes> {
         self.context.shared.scopes.as_deref().filter(|scopes| scopes.are_used())
@@ -67,10 +70,16 @@ impl Chain {
     ) -> Result<(), Status> {
         let Some(scopes) = self.scopes() else { return Ok(()) };
         let unifier = &self.context.shared.unifier;
-        loop {
+        for round in 0.. {
             let domain = unifier.domain_of(file);
-            if domain.is_some_and(|domain| place.barred.contains(domain)) {
-                unifier.move_out(file).await?;
+            if !domain.is_some_and(|domain| scopes.have(domain)) {
+                // There it stays while it is open.
+                return Ok(());
+            }
+            // Somebody may change rights all the time.
+            let is_barred = domain.is_some_and(|domain| place.barred.contains(domain));
+            if is_barred || round == ROUNDS_MAX {
+                return unifier.move_out(file).await;
             }
             let now = scopes.changes();
             if now == changes {
@@ -82,6 +91,7 @@ impl Chain {
             let for_everybody = is_there && self.is_for_everybody(opened, &attr).await;
             place.barred = scopes.judge(&attr, for_everybody).barred;
         }
+        Ok(())
     }
 
     /// The mode, the owner or the access control list of an object has changed; these are its attributes now. What

@@ -56,6 +56,11 @@ impl Scopes {
         self.all.load(Ordering::SeqCst) != 0
     }
 
+    /// It is one of them.
+    pub(crate) fn have(&self, domain: DomainId) -> bool {
+        DomainSet::from(self.all.load(Ordering::SeqCst)).contains(domain)
+    }
+
     /// A program of this user is about to map what it may. Takes a while for the first one.
     pub(crate) fn welcome(&self, uid: u32, caches: &CacheDomains, shown: &ShownCaches) {
         self.everybody
