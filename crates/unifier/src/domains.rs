@@ -6,7 +6,7 @@
 //! grows where data had to go for other data, and where others leave theirs unused.
 
 use std::cmp::Reverse;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -124,6 +124,8 @@ pub struct CacheDomains {
     budget: Mutex<Budget>,
     /// Held while a file comes to a domain, so that it is in no other.
     coming: Arc<Mutex<()>>,
+    /// Held by all through whom a file comes to the only domain, and by who adds another one.
+    growing: RwLock<()>,
     /// Gets memory ahead of use.
     prefaulter: OnceLock<Thread>,
 }
@@ -156,6 +158,7 @@ impl CacheDomains {
             all: places.chain((0..more).map(|_| OnceLock::new())).collect(),
             budget: Mutex::new(Budget { bytes, evicted: vec![0; count] }),
             coming: Arc::default(),
+            growing: RwLock::default(),
             prefaulter: OnceLock::new(),
         })
     }
@@ -192,6 +195,8 @@ impl CacheDomains {
             domain.unifier.prefaulted_by(thread.clone());
         }
         budget.evicted.push(0);
+        // Who found that there was one domain has opened there what he opens.
+        let _growing = self.growing.write().unwrap_or_else(PoisonError::into_inner);
         // Nobody else adds any: the budget is locked.
         place.set(domain).ok()?;
         Some(DomainId(number))
@@ -237,9 +242,14 @@ impl CacheDomains {
         attr: &Attr,
         opening: Opening,
     ) -> Arc<CachedFile> {
+        let growing = self.growing.read().unwrap_or_else(PoisonError::into_inner);
         if self.has_one() {
-            return self.first().open(mark, writer, file, attr, opening);
+            let (cached, recut) = self.first().begin_open(mark, writer, file, attr, opening);
+            drop(growing);
+            self.first().end_open(recut);
+            return cached;
         }
+        drop(growing);
         let coming = locked(&self.coming);
         let domain = self.at(self.place(place, mark, file.id()));
         let unifier = domain.map_or(self.first(), |domain| &domain.unifier);
@@ -520,6 +530,7 @@ impl From<Arc<Unifier>> for CacheDomains {
             all: Box::new([OnceLock::from(CacheDomain::new("all", unifier))]),
             budget: Mutex::new(Budget { bytes, evicted: vec![0] }),
             coming: Arc::default(),
+            growing: RwLock::default(),
             prefaulter: OnceLock::new(),
         }
     }

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use dafs_fabric::{SgList, sg_bytes};
 use dafs_protocol::{Attr, FileExtent, FileHandle, FileKind, SetAttr, Status, Timestamp};
@@ -67,6 +68,8 @@ pub struct DiskState {
     pub end_max: Option<u64>,
     /// The system has not written all of it.
     pub unwritten: bool,
+    /// It takes so long to ask it.
+    pub unwritten_takes: Duration,
     /// The system does not tell that.
     pub tells_nothing: bool,
     /// Next writes fail so.
@@ -401,6 +404,10 @@ impl File for Handle {
     }
 
     fn has_unwritten(&self) -> Option<bool> {
+        let takes = self.0.state().unwritten_takes;
+        if takes > Duration::ZERO {
+            std::thread::sleep(takes);
+        }
         let state = self.0.state();
         (!state.tells_nothing).then_some(state.unwritten)
     }

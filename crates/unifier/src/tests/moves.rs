@@ -1,16 +1,18 @@
 //! Files that move between cache domains, beside what else goes on.
 
+use std::time::Duration;
+
 use dafs_protocol::Status;
 
 use super::disk::{Disk, Task, run};
 use super::domains::{ONE, close, domains, is_in, open_in};
 use super::*;
-use crate::DomainId;
+use crate::{CacheDomain, CacheDomains, DomainId};
 
 const BLOCK: usize = 4096;
 
 /// A file in a domain with something to be written back, and one with nothing of that.
-fn with_dirty(disk: &Arc<Disk>, domains: &crate::CacheDomains, dirty: u64) -> [Arc<CachedFile>; 2] {
+fn with_dirty(disk: &Arc<Disk>, domains: &CacheDomains, dirty: u64) -> [Arc<CachedFile>; 2] {
     [1, 2].map(|inode| {
         let file = disk.file(inode, vec![5; BLOCK]);
         let cached = open_in(domains, ONE, &file);
@@ -94,5 +96,37 @@ fn who_waits_for_room_has_it_where_the_file_is_by_then() {
         drop(lease);
         close(&disk, &cached);
         close(&disk, &crowd);
+    }
+}
+
+/// Also one that is opened while there comes to be a second domain.
+#[test]
+fn a_file_is_in_one_domain_when_one_more_is_added() {
+    const ARENA: usize = 64 << 10;
+    for _ in 0..10 {
+        let disk = Disk::new(1, 0);
+        let file = disk.file(1, vec![5; BLOCK]);
+        file.state().unwritten_takes = Duration::from_millis(5);
+        let arenas = [0; 2].map(|_| Arena::new(ARENA).expect("arena"));
+        let config = || Config { least_bytes: ARENA / 4, ..config(ARENA) };
+        let [first, second] = arenas;
+        let first = Unifier::new(first, config(), VERIFIER);
+        let more = CacheDomain::new("more", first.beside(second, config()));
+        let all = vec![CacheDomain::new("first", first)];
+        let domains = CacheDomains::new(ARENA as u64, all, 1);
+        let start = std::sync::Barrier::new(2);
+        let files = std::thread::scope(|scope| {
+            let one = scope.spawn(|| {
+                start.wait();
+                open_in(&domains, DomainId::FIRST, &file)
+            });
+            start.wait();
+            let added = domains.add(more).expect("room");
+            let other = open_in(&domains, added, &file);
+            [one.join().expect("opened"), other]
+        });
+        assert!(Arc::ptr_eq(&files[0], &files[1]));
+        assert_eq!(domains.stats().files, 1);
+        files.iter().for_each(|file| close(&disk, file));
     }
 }
