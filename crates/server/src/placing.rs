@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dafs_protocol::{Attr, FileKind, Status};
-use dafs_store::{FileId, Opened};
+use dafs_store::{Ancestors, FileId, Opened};
 use dafs_unifier::{CachedFile, DomainId, Placement};
 
 use crate::chain::Chain;
@@ -12,6 +12,20 @@ use crate::scopes::{Scopes, all_may_read, all_may_search};
 
 /// So often a file is judged by an open, before it goes where it may be in any case.
 const ROUNDS_MAX: usize = 8;
+
+/// Where a file is to be cached.
+pub(crate) struct Placed {
+    pub place: Placement,
+    /// By which everybody may open it.
+    way: Option<Ancestors>,
+}
+
+async fn public_ancestors(opened: &Opened, attr: &Attr) -> Option<Ancestors> {
+    match all_may_read(attr) {
+        true => opened.file.public_ancestors().await.unwrap_or(None),
+        false => None,
+    }
+}
 
 impl Chain {
     fn scopes(&self) -> Option<&Scopes> {
@@ -25,11 +39,12 @@ impl Chain {
     }
 
     /// Where the data of a file is to be cached that was opened.
-    pub(crate) async fn place(&self, export: &Export, opened: &Opened, writes: bool) -> Placement {
-        let Some(scopes) = self.scopes() else { return export.domain.into() };
+    pub(crate) async fn place(&self, export: &Export, opened: &Opened, writes: bool) -> Placed {
+        let placed = |place| Placed { place, way: None };
+        let Some(scopes) = self.scopes() else { return placed(export.domain.into()) };
         if export.domain != DomainId::FIRST {
             let barred = scopes.judge(&opened.attr, false).barred;
-            return Placement { wished: Some(export.domain), barred };
+            return placed(Placement { wished: Some(export.domain), barred });
         }
         let unifier = &self.context.shared.unifier;
         let known = unifier.find(opened.file.id()).and_then(|file| unifier.domain_of(&file));
@@ -39,21 +54,17 @@ impl Chain {
         let is_own = has_come && opened.attr.uid == uid;
         // What it costs to know is paid where it matters.
         let matters = known.is_some() && known == everybody || has_come && !is_own && !writes;
-        let for_everybody = matters && self.is_for_everybody(opened, &opened.attr).await;
-        let judged = scopes.judge(&opened.attr, for_everybody);
+        let way = if matters { public_ancestors(opened, &opened.attr).await } else { None };
+        let judged = scopes.judge(&opened.attr, way.is_some());
         let reads =
             |domain: &DomainId| Some(*domain) == everybody || Some(*domain) == scopes.of_user(uid);
         let stays = known.filter(reads).is_some_and(|known| !judged.barred.contains(known));
         let wished = match has_come && !stays {
             true if is_own => judged.of_owner,
-            true if for_everybody => everybody,
+            true if way.is_some() => everybody,
             _ => None,
         };
-        Placement { wished, barred: judged.barred }
-    }
-
-    async fn is_for_everybody(&self, opened: &Opened, attr: &Attr) -> bool {
-        all_may_read(attr) && opened.file.is_for_everybody().await.unwrap_or(false)
+        Placed { place: Placement { wished, barred: judged.barred }, way }
     }
 
     /// A file that was placed as it was judged after so many `changes` is where it may be, now that whoever changes
@@ -65,7 +76,7 @@ impl Chain {
         &self,
         file: &Arc<CachedFile>,
         opened: &Opened,
-        mut place: Placement,
+        Placed { mut place, mut way }: Placed,
         mut changes: u64,
     ) -> Result<(), Status> {
         let Some(scopes) = self.scopes() else { return Ok(()) };
@@ -81,15 +92,18 @@ impl Chain {
             if is_barred || round == ROUNDS_MAX {
                 return unifier.move_out(file).await;
             }
+            let is_there = domain.is_some() && domain == scopes.everybody();
+            if is_there {
+                file.note_ancestors(way.take());
+            }
             let now = scopes.changes();
             if now == changes {
                 return Ok(());
             }
             changes = now;
             let attr = opened.file.attr().await?;
-            let is_there = domain.is_some() && domain == scopes.everybody();
-            let for_everybody = is_there && self.is_for_everybody(opened, &attr).await;
-            place.barred = scopes.judge(&attr, for_everybody).barred;
+            way = if is_there { public_ancestors(opened, &attr).await } else { None };
+            place.barred = scopes.judge(&attr, way.is_some()).barred;
         }
         Ok(())
     }
@@ -105,7 +119,9 @@ impl Chain {
         let unifier = &self.context.shared.unifier;
         if attr.kind == FileKind::Directory {
             return match scopes.everybody() {
-                Some(everybody) if list || !all_may_search(attr) => unifier.empty(everybody).await,
+                Some(everybody) if list || !all_may_search(attr) => {
+                    unifier.bar_below(FileId::from(attr), everybody).await
+                }
                 _ => Ok(()),
             };
         }
@@ -122,7 +138,7 @@ impl Chain {
         let unifier = &self.context.shared.unifier;
         for attr in objects.iter().flatten() {
             let outcome = match attr.kind {
-                FileKind::Directory => unifier.empty(everybody).await,
+                FileKind::Directory => unifier.bar_below(FileId::from(attr), everybody).await,
                 _ => {
                     let barred = scopes.judge(attr, false).barred;
                     unifier.bar(FileId::from(attr), barred).await

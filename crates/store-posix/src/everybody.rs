@@ -39,6 +39,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dafs_protocol::FileKind;
+use dafs_store::Ancestors;
+use smallvec::{SmallVec, smallvec};
 
 use super::attr::{Born, Stat};
 use super::lru::Lru;
@@ -125,20 +127,19 @@ impl Everybody {
         drop(idle); // outside of the lock
     }
 
-    /// See [`dafs_store::File::is_for_everybody`].
-    pub(super) fn may_read(&self, objects: &Objects, file: &OwnedFd) -> bool {
+    /// See [`dafs_store::File::public_ancestors`].
+    pub(super) fn ancestors(&self, objects: &Objects, file: &OwnedFd) -> Option<Ancestors> {
         if self.rights == Rights::Unknown {
-            return false;
+            return None;
         }
         let asked = Asked { everybody: self, root: &objects.root_stat };
-        let proven = Stat::of(file, true).ok().filter(all_read).and_then(|stat| {
+        Stat::of(file, true).ok().filter(all_read).and_then(|stat| {
             let mut room = [0; PATH_BYTES];
             let path = sys::path_of(&self.descriptors, file, &mut room).ok()?;
             let by_root = |root: &[u8]| asked.prove(file, &stat, below(root, path)?);
             let known = lock(&self.root_path).clone();
             by_root(&known).or_else(|| by_root(&self.moved(&known)?))
-        });
-        proven.is_some()
+        })
     }
 
     /// The path of the root, if it is not the one that was known.
@@ -179,7 +180,7 @@ struct Asked<'a> {
 
 impl Asked<'_> {
     /// `None`: not proven.
-    fn prove(&self, file: &OwnedFd, stat: &Stat, path: &[u8]) -> Option<()> {
+    fn prove(&self, file: &OwnedFd, stat: &Stat, path: &[u8]) -> Option<Ancestors> {
         let Everybody { root, .. } = self.everybody;
         let mut names = path.split(|byte| *byte == b'/');
         let last = names.next_back().filter(|name| is_plain(name))?;
@@ -187,6 +188,7 @@ impl Asked<'_> {
         self.pass(&at_root)?;
         self.has_no_list(root)?;
         let mut passed: Option<Arc<OwnedFd>> = None;
+        let mut ancestors: SmallVec<[u64; 16]> = smallvec![at_root.id().inode];
         for (number, name) in names.enumerate() {
             if number >= DIRECTORIES_MAX || !is_plain(name) {
                 return None;
@@ -196,11 +198,16 @@ impl Asked<'_> {
             self.pass(&at_name)?;
             let next = self.everybody.open(dir, name, &at_name)?;
             self.has_no_list(&next)?;
+            ancestors.push(at_name.id().inode);
             passed = Some(next);
         }
         let found = Stat::at(passed.as_deref().unwrap_or(root), last, true).ok()?;
         let is_it = all_read(&found) && found.born() == stat.born() && self.is_in_place(&found);
-        if is_it { self.has_no_list(file) } else { None }
+        if !is_it {
+            return None;
+        }
+        self.has_no_list(file)?;
+        Some(Arc::from(ancestors.as_slice()))
     }
 
     /// `None`: by its mode, somebody may not pass this directory.

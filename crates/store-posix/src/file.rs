@@ -364,13 +364,13 @@ impl File for PosixFile {
         pages.ok().map(|pages| pages > 0)
     }
 
-    fn is_for_everybody(&self) -> Answer<bool> {
-        let asked = |inner: &Inner, fd: &OwnedFd| inner.everybody.may_read(&inner.objects, fd);
+    fn public_ancestors(&self) -> Answer<Option<dafs_store::Ancestors>> {
+        let asked = |inner: &Inner, fd: &OwnedFd| inner.everybody.ancestors(&inner.objects, fd);
         match self.any() {
             // What leads to an open file is in memory.
             Ok(fd) if self.inner.local => Pending::ready(Ok(asked(&self.inner, &fd))),
             Ok(fd) => self.inner.call(move |inner| Ok(asked(inner, &fd))),
-            Err(_) => Pending::ready(Ok(false)),
+            Err(_) => Pending::ready(Ok(None)),
         }
     }
 

@@ -320,10 +320,10 @@ pub trait File: Send + Sync {
     }
     /// Every user of this host may open it for reading by a path from the store's root, as far as
     /// modes and access control lists say: it and all directories on the way are for everybody. It was
-    /// so at some time during the call, if this says yes; it says no in every doubt. Who may get to
-    /// the root is not asked.
-    fn is_for_everybody(&self) -> Answer<bool> {
-        Pending::ready(Ok(false))
+    /// so at some time during the call, if this tells the way; it tells none in every doubt. Who may
+    /// get to the root is not asked.
+    fn public_ancestors(&self) -> Answer<Option<Ancestors>> {
+        Pending::ready(Ok(None))
     }
     /// As [`Store::set_attr`], without a look-up; also when the file has no name any more.
     fn set_attr(&self, caller: &Caller, set: &SetAttr) -> Answer<Attr>;
@@ -343,6 +343,9 @@ pub struct FileId {
     /// The inode.
     pub inode: u64,
 }
+
+/// The inode numbers of the directories that lead to a file, from the store's root on. All are of the file's device.
+pub type Ancestors = Arc<[u64]>;
 
 impl From<&Attr> for FileId {
     /// As a store tells them.

@@ -311,17 +311,19 @@ impl CacheDomains {
         Ok(())
     }
 
-    /// As [`bar`](Self::bar), of all files that are in this domain, but for those that are open and
-    /// [for everybody](dafs_store::File::is_for_everybody).
+    /// As [`bar`](Self::bar), of all files that are in this domain to which the [way](CachedFile::note_ancestors) leads through
+    /// this directory, or is not known, but for those that are open and by now
+    /// [for everybody](dafs_store::File::public_ancestors).
     ///
     /// # Errors
     /// As there, of the first file of which that failed. All others are elsewhere.
-    pub async fn empty(&self, domain: DomainId) -> Result<(), Status> {
+    pub async fn bar_below(&self, dir: FileId, domain: DomainId) -> Result<(), Status> {
         let Some(from) = self.at(domain).filter(|_| domain != DomainId::FIRST) else {
             return Ok(());
         };
         let mut outcome = Ok(());
-        for file in from.unifier.files() {
+        let below = from.unifier.files().into_iter().filter(|file| file.is_below(dir));
+        for file in below {
             from.unifier.forget(file.id());
             if from.unifier.find(file.id()).is_some() && !file.is_for_everybody().await {
                 outcome = outcome.and(self.move_out(&file).await);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use dafs_protocol::{Attr, Status};
-use dafs_store::{File, FileId};
+use dafs_store::{Ancestors, File, FileId};
 
 pub(crate) use self::core::{Core, Counters, FRAME_LOOKS, Pinned, count, least_frames};
 pub(crate) use self::dirty::HELPERS_MAX;
@@ -46,6 +46,8 @@ pub struct CachedFile {
     id: FileId,
     /// Its place in the table, and how often that was given: see [`number`](Self::number).
     number: AtomicU64,
+    /// By which everybody may open it, if that is known.
+    pub(crate) way: Mutex<Option<Ancestors>>,
     /// How its pages are kept.
     pub(crate) keeping: FilePolicy,
     /// The store's file can end here and before.
@@ -126,6 +128,7 @@ impl CachedFile {
         Arc::new(CachedFile {
             first_core: core,
             moved_to: OnceLock::new(),
+            way: Mutex::default(),
             id,
             number: AtomicU64::new(number),
             keeping,

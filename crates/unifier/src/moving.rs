@@ -3,19 +3,34 @@
 use std::sync::{Arc, Mutex};
 
 use dafs_protocol::Status;
+use dafs_store::{Ancestors, FileId};
 
 use crate::file::{CachedFile, Core, Which};
 use crate::job::Outcome;
 use crate::wait::locked;
 
 impl CachedFile {
-    /// It is open, and the store [says so](dafs_store::File::is_for_everybody).
+    /// By this way everybody [may open it](dafs_store::File::public_ancestors); `None`: it is not known.
+    pub fn note_ancestors(&self, way: Option<Ancestors>) {
+        *locked(&self.way) = way;
+    }
+
+    /// As far as is known, the way to it leads through this directory.
+    pub(crate) fn is_below(&self, dir: FileId) -> bool {
+        let is_on_it = |way: &Ancestors| dir.device == self.id().device && way.contains(&dir.inode);
+        locked(&self.way).as_ref().is_none_or(is_on_it)
+    }
+
+    /// It is open, and the store tells a way by which everybody may open it.
     pub(crate) async fn is_for_everybody(&self) -> bool {
         let handle = self.lock().handle.clone();
-        match handle {
-            Some(handle) => handle.is_for_everybody().await.unwrap_or(false),
-            None => false,
-        }
+        let way = match handle {
+            Some(handle) => handle.public_ancestors().await.unwrap_or(None),
+            None => None,
+        };
+        let is_known = way.is_some();
+        self.note_ancestors(way);
+        is_known
     }
 
     /// Writes back what is dirty, drops all pages, and goes to `to`, once in its life. Reads and writes under way

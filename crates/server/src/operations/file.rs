@@ -164,10 +164,10 @@ impl Chain {
         let may_wish = cache != CacheHint::default()
             && (flags.write || self.may_wish_by(&handle, &attr).await.unwrap_or(false));
         let writer = self.session.writer();
-        let place = self.place(export, &opened, flags.write).await;
-        let file = self.open_data((export, place), mark, writer, &opened, opening);
+        let placed = self.place(export, &opened, flags.write).await;
+        let file = self.open_data((export, placed.place), mark, writer, &opened, opening);
         if let Some(cached) = file.cached()
-            && let Err(status) = self.check_place(cached, &opened, place, changes).await
+            && let Err(status) = self.check_place(cached, &opened, placed, changes).await
         {
             file.close(writer).await?;
             return Err(status);
@@ -387,10 +387,10 @@ impl Chain {
         let (mark, changes) = (context.shared.unifier.mark(), self.changes_of_rights());
         let opened = export.store.open(&self.who, &inner, b"", flags, 0).await?;
         let writer = self.session.writer();
-        let place = self.place(export, &opened, false).await;
-        let file = self.open_data((export, place), mark, writer, &opened, Opening::Existing);
+        let placed = self.place(export, &opened, false).await;
+        let file = self.open_data((export, placed.place), mark, writer, &opened, Opening::Existing);
         let placed = match file.cached() {
-            Some(cached) => self.check_place(cached, &opened, place, changes).await,
+            Some(cached) => self.check_place(cached, &opened, placed, changes).await,
             None => Ok(()),
         };
         let outcome = match placed {

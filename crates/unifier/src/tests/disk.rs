@@ -412,9 +412,9 @@ impl File for Handle {
         (!state.tells_nothing).then_some(state.unwritten)
     }
 
-    fn is_for_everybody(&self) -> Answer<bool> {
+    fn public_ancestors(&self) -> Answer<Option<dafs_store::Ancestors>> {
         let file = self.0.clone();
-        self.0.disk.answer(move || Ok(file.state().for_everybody))
+        self.0.disk.answer(move || Ok(file.state().for_everybody.then(|| [1].into())))
     }
 
     fn set_attr(&self, _: &dafs_store::Caller, _: &SetAttr) -> Answer<Attr> {

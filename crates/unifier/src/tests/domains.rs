@@ -2,6 +2,7 @@
 
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::Status;
+use dafs_store::FileId;
 
 use super::disk::{Disk, run};
 use super::*;
@@ -10,6 +11,8 @@ use crate::{CacheDomain, CacheDomains, DomainId, DomainSet, Placement};
 const MIB: usize = 1 << 20;
 const ARENA: usize = 16 * MIB;
 const NAMES: [&str; 3] = ["private", "one", "other"];
+/// Through which the ways to files lead that everybody may open.
+pub(super) const DIRECTORY: FileId = FileId { device: 1, inode: 1 };
 pub(super) const ONE: DomainId = DomainId(1);
 const OTHER: DomainId = DomainId(2);
 
@@ -291,7 +294,7 @@ fn a_file_is_kept_from_where_it_is_barred() {
     close(&disk, &closed);
     assert_eq!(files(&domains), [0, 2, 0]);
     let mover = domains.clone();
-    run(&disk, async move { mover.empty(ONE).await }).expect("emptied");
+    run(&disk, async move { mover.bar_below(DIRECTORY, ONE).await }).expect("emptied");
     assert_eq!(files(&domains), [1, 0, 0]);
     close(&disk, &open_one);
 }

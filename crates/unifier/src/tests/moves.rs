@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use dafs_protocol::Status;
+use dafs_store::FileId;
 
 use super::disk::{Disk, Task, run};
-use super::domains::{ONE, close, domains, is_in, open_in};
+use super::domains::{DIRECTORY, ONE, close, domains, is_in, open_in};
 use super::*;
 use crate::{CacheDomain, CacheDomains, DomainId};
 
@@ -32,7 +33,7 @@ fn a_domain_that_is_not_emptied_tells_of_it() {
         let (domains, _) = domains();
         let files = with_dirty(&disk, &domains, dirty);
         let mover = domains.clone();
-        let outcome = run(&disk, async move { mover.empty(ONE).await });
+        let outcome = run(&disk, async move { mover.bar_below(DIRECTORY, ONE).await });
         assert_eq!(outcome, Err(Status::Io), "{dirty}");
         for (file, inode) in files.iter().zip(1..) {
             let want = if inode == dirty { ONE } else { DomainId::FIRST };
@@ -53,7 +54,7 @@ fn what_everybody_may_open_stays_in_a_domain_that_is_emptied() {
     fill(&cached, 0, BLOCK, 6);
     file.state().write_error = Some(Status::NoSpc);
     let mover = domains.clone();
-    let outcome = run(&disk, async move { mover.empty(ONE).await });
+    let outcome = run(&disk, async move { mover.bar_below(DIRECTORY, ONE).await });
     assert_eq!(outcome, Err(Status::Io), "not that of the file which may stay");
     let places = [dirty, other, cached].map(|file| domains.domain_of(&file));
     assert_eq!(places, [Some(ONE), Some(DomainId::FIRST), Some(ONE)]);
@@ -128,5 +129,32 @@ fn a_file_is_in_one_domain_when_one_more_is_added() {
         assert!(Arc::ptr_eq(&files[0], &files[1]));
         assert_eq!(domains.stats().files, 1);
         files.iter().for_each(|file| close(&disk, file));
+    }
+}
+
+/// Of closed files those go to which the way leads through the directory, or is not known.
+#[test]
+fn a_directory_takes_along_what_is_below() {
+    let disk = Disk::new(1, 0);
+    let (domains, _) = domains();
+    let ways = [None, Some(vec![1, 7]), Some(vec![1, 8]), Some(vec![1, 7, 9])];
+    let files = (10..).zip(ways).map(|(inode, way)| {
+        let file = disk.file(inode, vec![5; BLOCK]);
+        let cached = open_in(&domains, ONE, &file);
+        cached.note_ancestors(way.map(Into::into));
+        close(&disk, &cached);
+        file
+    });
+    let files: Vec<_> = files.collect();
+    let there =
+        || files.iter().map(|file| domains.find(file.attr_id()).is_some()).collect::<Vec<_>>();
+    for (dir, left) in [
+        (FileId { device: 2, inode: 7 }, [false, true, true, true]),
+        (FileId { device: 1, inode: 7 }, [false, false, true, false]),
+        (DIRECTORY, [false; 4]),
+    ] {
+        let mover = domains.clone();
+        run(&disk, async move { mover.bar_below(dir, ONE).await }).expect("barred");
+        assert_eq!(there(), left, "{dir:?}");
     }
 }
