@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dafs_client::{Call, Error, File, OpenOptions};
-use dafs_protocol::{SetAttr, Status};
+use dafs_protocol::SetAttr;
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -274,12 +274,7 @@ impl RawFile {
         size: usize,
         offset: i64,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let offset = offset_of(offset)?;
-        // What is asked for is cut at the end of the file, and its range would not be seen.
-        match offset.checked_add(size as u64) {
-            Some(end) if end <= i64::MAX as u64 => self.read_bytes(py, size, offset),
-            _ => Err(self.failed(py, &Status::FBig.into())),
-        }
+        self.read_bytes(py, size, offset_of(offset)?)
     }
 
     /// As `readinto`, at `offset`.

@@ -87,7 +87,6 @@ def test_what_no_file_can_hold_is_too_large(session):
         file.write(b"here")
         ways = [
             lambda at: file.pread(8, at),
-            lambda at: file.pread(most, at),
             lambda at: file.preadinto(bytearray(8), at),
             lambda at: file.lend(8, at),
             lambda at: file.pwrite(b"12345678", at),

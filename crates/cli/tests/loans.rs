@@ -100,9 +100,9 @@ fn the_end_of_the_file_and_large_ranges() {
     // Beyond what an offset can be.
     for len in [9, 3 * PIECE] {
         let error = file.lend(u64::MAX - 3, len).expect_err("no such range");
-        assert_eq!(error.status(), Some(Status::Inval), "{len} bytes");
+        assert_eq!(error.status(), Some(Status::FBig), "{len} bytes");
         let error = file.read_or_lend(&mut vec![0; len], u64::MAX - 3).expect_err("no such range");
-        assert_eq!(error.status(), Some(Status::Inval), "{len} bytes");
+        assert_eq!(error.status(), Some(Status::FBig), "{len} bytes");
     }
 }
 
