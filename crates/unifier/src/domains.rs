@@ -389,11 +389,12 @@ impl CacheDomains {
 
     /// See [`Unifier::resize`]: of all together. Each has less, or more, in proportion to what it has.
     pub fn resize(&self, bytes: u64) -> u64 {
+        // Until the end: who adds a domain takes from the others what it is to have.
+        let mut budget = locked(&self.budget);
         if self.has_one() {
-            locked(&self.budget).bytes = bytes.min(self.first().arena_bytes());
+            budget.bytes = bytes.min(self.first().arena_bytes());
             return self.first().resize(bytes);
         }
-        let mut budget = locked(&self.budget);
         let most = self.iter().map(|domain| domain.unifier.arena_bytes()).max().unwrap_or(0);
         budget.bytes = bytes.min(most);
         let now: u64 = self.iter().map(CacheDomain::bytes).sum();

@@ -27,7 +27,7 @@ use crate::memory::Memory;
 use crate::planted::{Defect, planted};
 use crate::policy::Following;
 use crate::policy::shares::{Search, USE_BITS};
-use crate::wait::Space;
+use crate::wait::{Space, locked};
 use free::Free;
 use segments::Segments;
 
@@ -169,6 +169,8 @@ pub(crate) struct Pool {
     /// Changed under `free` only.
     frames: Box<[AtomicU8]>,
     free: Mutex<Free>,
+    /// Held while frames go to the system and come back: none is used again while it still goes.
+    giving: Mutex<()>,
     /// As `free` counts them, to be read without its lock.
     free_frames: AtomicUsize,
     used_slots: AtomicUsize,
@@ -214,6 +216,7 @@ impl Pool {
             users: (0..slots).map(|_| AtomicU64::new(0)).collect(),
             frames: (0..frames).map(|_| AtomicU8::new(FREE)).collect(),
             free: Mutex::new(Free::new(frames)),
+            giving: Mutex::default(),
             free_frames: AtomicUsize::new(frames),
             used_slots: AtomicUsize::new(0),
             decommitted: AtomicUsize::new(0),
@@ -266,6 +269,7 @@ impl Pool {
 
     /// Gives a free frame, the last one, back to the system.
     pub(crate) fn decommit(&self) -> Decommit {
+        let _giving = locked(&self.giving);
         let mut free = self.free();
         let Some(frame) = free.take_last_frame() else { return Decommit::NoneFree };
         self.frames[frame].store(DECOMMITTED, Ordering::Relaxed);
@@ -275,7 +279,7 @@ impl Pool {
         self.give_back(frame..frame + 1)
     }
 
-    /// False: it was not given back.
+    /// False: it was not given back. The caller holds `giving`.
     fn take_back(&self, frame: usize) -> bool {
         let mut free = self.free();
         if self.frames[frame].load(Ordering::Relaxed) != DECOMMITTED {
@@ -292,7 +296,8 @@ impl Pool {
         let is_decommitted =
             |frame: &usize| self.frames[*frame].load(Ordering::Relaxed) == DECOMMITTED;
         let mut left = most;
-        // Looked for without the lock, which others need; only who resizes changes these.
+        let _giving = locked(&self.giving);
+        // Looked for without the other lock, which is needed by who takes slots.
         for frame in (0..self.frames.len()).filter(is_decommitted) {
             if left == 0 {
                 break;

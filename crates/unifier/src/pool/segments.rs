@@ -248,6 +248,7 @@ impl Pool {
 
     /// Gives back the segment that is being emptied, if nothing of it is used any more.
     pub(crate) fn decommit_segment(&self) -> Decommit {
+        let _giving = locked(&self.giving);
         let mut free = self.free();
         let range = free.emptied.clone();
         if range.is_empty() || range.clone().any(|frame| self.state(frame) != EMPTIED) {
@@ -270,6 +271,7 @@ impl Pool {
 
     /// Takes whole segments again that were given back, the first ones, of at most so many frames.
     pub(crate) fn recommit_segments(&self, most: usize) {
+        let _giving = locked(&self.giving);
         let mut left = most;
         for segment in 0..self.segments.known.len() {
             let range = self.segments.range(segment);
@@ -308,8 +310,8 @@ impl Pool {
     /// This frame and some behind it that are like it: how many.
     fn give_run_back_again(&self, frame: usize) -> usize {
         let last = self.frame_count().min(frame + AGAIN_MAX);
-        // Nobody takes them again meanwhile.
-        let _free = self.free();
+        // Nobody takes them again meanwhile, and who needs slots does not wait for this.
+        let _giving = locked(&self.giving);
         let is_given = |frame: &usize| self.state(*frame) == DECOMMITTED;
         let given = (frame..last).take_while(is_given).count();
         if given > 0 {
@@ -320,7 +322,8 @@ impl Pool {
         (frame..last).take_while(|frame| !is_given(frame)).count().max(1)
     }
 
-    /// Frames that are decommitted go to the system; if it does not take them, they are free again.
+    /// Frames that are decommitted go to the system; if it does not take them, they are free again. The caller
+    /// holds `giving`.
     pub(super) fn give_back(&self, frames: Range<usize>) -> Decommit {
         let (start, end) = (frames.start * FRAME_BYTES, frames.end * FRAME_BYTES);
         if self.arena.discard(start, end - start).is_ok() {

@@ -169,3 +169,39 @@ fn a_split_frame_goes_as_a_whole_where_frames_are_wanted() {
     assert_eq!(victims(&pool, true).len(), 8, "the older of the frames that nobody used");
     assert_eq!(victims(&pool, true).len(), 1, "a neighbour was used");
 }
+
+/// Who gives frames back, and who takes them again, may be two threads.
+#[test]
+fn frames_that_are_used_again_do_not_go() {
+    let pool = pool(8);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    while pool.decommit() == Decommit::Done {}
+                    pool.recommit(8);
+                }
+            });
+        }
+        for _ in 0..2000 {
+            let Some(pages) = pool.allocate(0, FRAME_SLOTS) else {
+                std::thread::yield_now();
+                continue;
+            };
+            let span = pool.span(pages[0].index() * PAGE_BYTES, PAGE_BYTES);
+            span.copy_from(0, &[7; PAGE_BYTES]);
+            std::thread::yield_now();
+            let mut seen = [0; PAGE_BYTES];
+            span.copy_to(0, &mut seen);
+            units(&pages).for_each(|unit| pool.unpin(unit));
+            if seen != [7; PAGE_BYTES] {
+                over.store(true, Ordering::Relaxed);
+                panic!("it went while it was used");
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    pool.recommit(8);
+    assert_eq!((pool.decommitted(), pool.used_slots(), pool.free_frames()), (0, 0, 8));
+}
