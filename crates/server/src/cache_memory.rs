@@ -183,18 +183,28 @@ pub(crate) struct Maker {
 }
 
 impl Maker {
+    /// What is wanted for one that programs of this user map, or of all who are let in, in bytes.
+    pub(crate) fn least_for(&self, uid: Option<u32>) -> u64 {
+        let bytes = self.bytes_for(uid);
+        let config = dafs_unifier::Config::new(bytes, Arc::new(wall_clock));
+        dafs_unifier::Config { least_part: LEAST_PART_OF_MADE, ..config }.least_of(bytes)
+    }
+
+    /// What one user has is not to be described as if it were all.
+    fn bytes_for(&self, uid: Option<u32>) -> usize {
+        match uid {
+            Some(_) => (self.bytes / USER_PART).max(LEAST_BYTES),
+            None => self.bytes,
+        }
+    }
+
     /// One that programs of this user map, or of all who are let in.
     ///
     /// # Errors
     /// There is no such memory, or nobody could map it.
     pub(crate) fn make_for(&self, uid: Option<u32>) -> Result<Made, StartError> {
         let readers = uid.map_or(Readers::All, Readers::User);
-        // What one user has is not to be described as if it were all.
-        let bytes = match uid {
-            Some(_) => (self.bytes / USER_PART).max(LEAST_BYTES),
-            None => self.bytes,
-        };
-        let memory = memory(Some(readers), &self.domain, bytes)?;
+        let memory = memory(Some(readers), &self.domain, self.bytes_for(uid))?;
         let begin = |arena, cache| self.first.beside(arena, cache);
         // Who may open a file now may not have been one who could open what was there.
         let how = (self.epoch, LEAST_PART_OF_MADE, true);

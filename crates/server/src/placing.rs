@@ -49,17 +49,19 @@ impl Chain {
         let unifier = &self.context.shared.unifier;
         let known = unifier.find(opened.file.id()).and_then(|file| unifier.domain_of(&file));
         let everybody = scopes.everybody();
+        let maps = |domain| self.session.mappable.keys(self.conn(), domain).is_some();
+        // Of all that there is, it maps what everybody may open, and perhaps what is its user's own.
+        let is_other = everybody.is_some_and(maps) && !maps(DomainId::FIRST);
         let uid = self.who.uid;
-        let has_come = scopes.has_come(uid);
-        let is_own = has_come && opened.attr.uid == uid;
+        let own = scopes.of_user(uid).filter(|_| is_other);
+        let is_own = own.is_some() && opened.attr.uid == uid;
         // What it costs to know is paid where it matters.
-        let matters = known.is_some() && known == everybody || has_come && !is_own && !writes;
+        let matters = known.is_some() && known == everybody || is_other && !is_own && !writes;
         let way = if matters { public_ancestors(opened, &opened.attr).await } else { None };
         let judged = scopes.judge(&opened.attr, way.is_some());
-        let reads =
-            |domain: &DomainId| Some(*domain) == everybody || Some(*domain) == scopes.of_user(uid);
+        let reads = |domain: &DomainId| Some(*domain) == everybody || Some(*domain) == own;
         let stays = known.filter(reads).is_some_and(|known| !judged.barred.contains(known));
-        let wished = match has_come && !stays {
+        let wished = match is_other && !stays {
             true if is_own => judged.of_owner,
             true if way.is_some() => everybody,
             _ => None,

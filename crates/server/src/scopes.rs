@@ -6,7 +6,8 @@
 //! change it, too: that is noticed at the next open.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use dafs_protocol::{Attr, FileKind};
 use dafs_unifier::{CacheDomain, CacheDomains, DomainId, DomainSet};
@@ -14,9 +15,12 @@ use dafs_unifier::{CacheDomain, CacheDomains, DomainId, DomainSet};
 use crate::cache_memory::{MADE_MAX, Maker};
 use crate::identity::NOBODY;
 use crate::optimistic::ShownCaches;
+use crate::start_error::StartError;
 
 /// Of so many users the files have domains; more may be one person.
 const USERS_MAX: usize = MADE_MAX - 1;
+/// Where there was no room for one, the others are not asked for it again before: they evict for that.
+const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 const READ_BY_ALL: u32 = 0o444;
 const READ_BY_OWNER: u32 = 0o400;
@@ -25,13 +29,20 @@ const SEARCH_BY_ALL: u32 = 0o111;
 /// Domains of a server that makes them when somebody can use them.
 pub struct Scopes {
     maker: Maker,
-    everybody: OnceLock<Option<DomainId>>,
-    /// In the order in which they came; `None`: there was no room.
-    of_users: Mutex<Vec<(u32, Option<DomainId>)>>,
+    everybody: OnceLock<DomainId>,
+    of_users: Mutex<OfUsers>,
     /// Those that there are.
     all: AtomicU64,
     /// How often it was changed who may open what.
     changes: AtomicU64,
+}
+
+#[derive(Default)]
+struct OfUsers {
+    /// In the order in which they came.
+    all: Vec<(u32, DomainId)>,
+    /// When one of these, or that of everybody's files, could not be made.
+    failed: Option<Instant>,
 }
 
 /// Where a file is to be, as its attributes tell, and whether everybody may open it.
@@ -63,17 +74,30 @@ impl Scopes {
 
     /// A program of this user is about to map what it may. Takes a while for the first one.
     pub(crate) fn welcome(&self, uid: u32, caches: &CacheDomains, shown: &ShownCaches) {
-        self.everybody
-            .get_or_init(|| self.add("files that everybody may read".into(), None, caches, shown));
-        let mut of_users = self.of_users.lock().unwrap_or_else(PoisonError::into_inner);
-        if of_users.len() < USERS_MAX && !of_users.iter().any(|(user, _)| *user == uid) {
-            // By that number files may be anybody's who has none here.
-            let is_one = uid != NOBODY;
-            let add = || self.add(format!("files of user {uid}"), Some(uid), caches, shown);
-            of_users.push((uid, is_one.then(add).flatten()));
+        let mut of_users = self.of_users();
+        if of_users.failed.is_some_and(|failed| failed.elapsed() < AGAIN_AFTER) {
+            return;
         }
+        let has_failed = if self.everybody.get().is_none() {
+            let added = self.add("files that everybody may read".into(), None, caches, shown);
+            added.and_then(|domain| self.everybody.set(domain).ok()).is_none()
+        } else {
+            false
+        };
+        let has_one = of_users.all.iter().any(|(user, _)| *user == uid);
+        // By the one number files may be anybody's who has none here.
+        let gets_one = !has_failed && !has_one && of_users.all.len() < USERS_MAX && uid != NOBODY;
+        let add = || self.add(format!("files of user {uid}"), Some(uid), caches, shown);
+        let added = gets_one.then(add).flatten();
+        of_users.all.extend(added.map(|domain| (uid, domain)));
+        of_users.failed = (has_failed || gets_one && added.is_none()).then(Instant::now);
     }
 
+    fn of_users(&self) -> MutexGuard<'_, OfUsers> {
+        self.of_users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None`: it was told why not.
     fn add(
         &self,
         name: String,
@@ -81,37 +105,39 @@ impl Scopes {
         caches: &CacheDomains,
         shown: &ShownCaches,
     ) -> Option<DomainId> {
-        let made = match self.maker.make_for(uid) {
-            Ok(made) => made,
+        let mut of_it = None;
+        let make = || {
+            let made = self.maker.make_for(uid)?;
+            of_it = made.shown;
+            Ok::<_, StartError>(CacheDomain::new(name.clone(), made.unifier))
+        };
+        let domain = match caches.add(self.maker.least_for(uid), make) {
+            Ok(Some(domain)) => domain,
+            Ok(None) => {
+                tracing::warn!(
+                    name,
+                    "no cache of its own: there is no room in the whole (--arena)"
+                );
+                return None;
+            }
             Err(error) => {
                 tracing::warn!(name, %error, "no cache is shared with other users");
                 return None;
             }
         };
-        let Some(domain) = caches.add(CacheDomain::new(name.clone(), made.unifier)) else {
-            tracing::warn!(name, "no cache of its own: the whole cache is too small (--arena)");
-            return None;
-        };
-        shown.add(domain, made.shown);
+        shown.add(domain, of_it);
         self.all.fetch_or(1u64.checked_shl(domain.0 as u32).unwrap_or(0), Ordering::SeqCst);
         Some(domain)
     }
 
     /// That of the files that everybody may read.
     pub(crate) fn everybody(&self) -> Option<DomainId> {
-        self.everybody.get().copied().flatten()
+        self.everybody.get().copied()
     }
 
     /// That of the files of a user, whose programs have come.
     pub(crate) fn of_user(&self, uid: u32) -> Option<DomainId> {
-        let of_users = self.of_users.lock().unwrap_or_else(PoisonError::into_inner);
-        of_users.iter().find(|(user, _)| *user == uid)?.1
-    }
-
-    /// Programs of this user have come.
-    pub(crate) fn has_come(&self, uid: u32) -> bool {
-        let of_users = self.of_users.lock().unwrap_or_else(PoisonError::into_inner);
-        of_users.iter().any(|(user, _)| *user == uid)
+        Some(self.of_users().all.iter().find(|(user, _)| *user == uid)?.1)
     }
 
     /// Of a file with these attributes. `for_everybody`: whoever looks for it finds it.

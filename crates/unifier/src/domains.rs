@@ -172,24 +172,26 @@ impl CacheDomains {
         self.iter().collect()
     }
 
-    /// One more, with what it keeps always, for which others have less; it gets more as it evicts. `None`: there
-    /// are enough, or others have no room for it now.
-    pub fn add(&self, domain: CacheDomain) -> Option<DomainId> {
-        let budget = &mut *locked(&self.budget);
-        let (number, place) = self.all.iter().enumerate().find(|(_, at)| at.get().is_none())?;
-        let wants = domain.unifier.resize(0);
-        let taken = || self.iter().map(CacheDomain::bytes).sum::<u64>();
-        let lacks = |wants: u64| (taken() + wants).saturating_sub(budget.bytes);
-        let mut givers = self.all();
-        givers.sort_by_key(|giver| Reverse((giver.unused(), giver.bytes())));
-        for giver in givers {
-            match lacks(wants) {
-                0 => break,
-                bytes => _ = giver.unifier.resize(giver.bytes().saturating_sub(bytes)),
-            }
-        }
-        if lacks(wants) > 0 {
-            return None;
+    /// One more, which is made once others have left it the [least](crate::Config::least_of) that it always keeps;
+    /// it gets more as it evicts. `None`: there are enough, or others have no room for it now.
+    ///
+    /// # Errors
+    /// Those of who makes it.
+    pub fn add<E>(
+        &self,
+        least: u64,
+        make: impl FnOnce() -> Result<CacheDomain, E>,
+    ) -> Result<Option<DomainId>, E> {
+        let mut budget = locked(&self.budget);
+        let free = self.all.iter().enumerate().find(|(_, at)| at.get().is_none());
+        let Some((number, place)) = free.filter(|_| self.make_room(least, &budget)) else {
+            return Ok(None);
+        };
+        let domain = make()?;
+        // Some keep whole segments.
+        let takes = domain.unifier.resize(0);
+        if takes > least && !self.make_room(takes, &budget) {
+            return Ok(None);
         }
         if let Some(thread) = self.prefaulter.get() {
             domain.unifier.prefaulted_by(thread.clone());
@@ -198,8 +200,28 @@ impl CacheDomains {
         // Who found that there was one domain has opened there what he opens.
         let _growing = self.growing.write().unwrap_or_else(PoisonError::into_inner);
         // Nobody else adds any: the budget is locked.
-        place.set(domain).ok()?;
-        Some(DomainId(number))
+        let is_added = place.set(domain).is_ok();
+        Ok(is_added.then_some(DomainId(number)))
+    }
+
+    /// The others leave so many bytes, those first who do not use what they have. False: they cannot, for now.
+    fn make_room(&self, bytes: u64, budget: &MutexGuard<'_, Budget>) -> bool {
+        let taken = || self.iter().map(CacheDomain::bytes).sum::<u64>();
+        let lacks = || (taken() + bytes).saturating_sub(budget.bytes);
+        let least: u64 = self.iter().map(|domain| domain.unifier.least_bytes()).sum();
+        if least + bytes > budget.bytes {
+            // Nobody loses what is cached for nothing.
+            return false;
+        }
+        let mut givers = self.all();
+        givers.sort_by_key(|giver| Reverse((giver.unused(), giver.bytes())));
+        for giver in givers {
+            match lacks() {
+                0 => break,
+                bytes => _ = giver.unifier.resize(giver.bytes().saturating_sub(bytes)),
+            }
+        }
+        lacks() == 0
     }
 
     /// As [`Unifier::add_accessed`], of this domain.

@@ -14,7 +14,7 @@ use dafs_store::{File, FileId};
 use crate::accessed::{READERS_MAX, words_of};
 use crate::entry::bytes_of;
 use crate::file::CachedFile;
-use crate::file::{Core, least_frames};
+use crate::file::Core;
 use crate::job::{Job, wait_all};
 use crate::pool::{FRAME_SLOTS, Pool, slots_of};
 use crate::wait::Ticket;
@@ -300,8 +300,7 @@ impl Unifier {
 
     /// What it always keeps.
     pub(crate) fn least_bytes(&self) -> u64 {
-        let frames = least_frames(self.core.pool.frame_count(), &self.core.config);
-        (frames * FRAME_SLOTS * PAGE_BYTES) as u64
+        self.core.config.least_of(self.arena_bytes() as usize)
     }
 
     /// True when [`write_back`](Self::write_back) has something to do. To be asked a few times a

@@ -41,6 +41,14 @@ fn files(domains: &CacheDomains) -> Vec<u64> {
     domains.iter().map(|domain| domain.stats().files).collect()
 }
 
+pub(super) fn add(
+    domains: &CacheDomains,
+    least: usize,
+    make: impl FnOnce() -> CacheDomain,
+) -> Option<DomainId> {
+    domains.add(least as u64, || Ok::<_, std::convert::Infallible>(make())).expect("made")
+}
+
 fn sizes(domains: &CacheDomains) -> Vec<usize> {
     domains.iter().map(|domain| domain.bytes() as usize).collect()
 }
@@ -325,11 +333,19 @@ fn one_is_added_with_what_others_leave() {
         let arena = Arena::new(ARENA).expect("arena");
         CacheDomain::new("more", domains.first().beside(arena, config.clone()))
     };
-    assert_eq!(domains.add(more()), Some(DomainId(3)));
-    assert!(sizes(&domains).iter().sum::<usize>() <= ARENA && sizes(&domains)[3] >= MIB);
-    assert_eq!(domains.add(more()), None, "there are as many as were to be");
     let disk = Disk::new(1, 0);
     let file = disk.file(1, vec![5; MIB]);
+    let cached = open_in(&domains, ONE.into(), &file);
+    let unused = || unreachable!("it is not made");
+    assert_eq!(add(&domains, ARENA, unused), None, "others keep what they always have");
+    let stats = domains.stats();
+    close(&disk, &cached);
+    assert_eq!(domains.stats().evicted_bytes, stats.evicted_bytes);
+    let least = config.least_of(ARENA) as usize;
+    assert_eq!(add(&domains, least, more), Some(DomainId(3)));
+    assert_eq!(sizes(&domains).iter().sum::<usize>(), ARENA);
+    assert_eq!(sizes(&domains)[3], least);
+    assert_eq!(add(&domains, least, unused), None, "there are as many as were to be");
     let cached = open_in(&domains, DomainId(3), &file);
     assert_eq!(files(&domains), [0, 0, 0, 1]);
     close(&disk, &cached);

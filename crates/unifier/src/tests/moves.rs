@@ -6,7 +6,7 @@ use dafs_protocol::Status;
 use dafs_store::FileId;
 
 use super::disk::{Disk, Task, run};
-use super::domains::{DIRECTORY, ONE, close, domains, is_in, open_in};
+use super::domains::{DIRECTORY, ONE, add, close, domains, is_in, open_in};
 use super::*;
 use crate::{CacheDomain, CacheDomains, DomainId};
 
@@ -122,7 +122,7 @@ fn a_file_is_in_one_domain_when_one_more_is_added() {
                 open_in(&domains, DomainId::FIRST, &file)
             });
             start.wait();
-            let added = domains.add(more).expect("room");
+            let added = add(&domains, 0, || more).expect("room");
             let other = open_in(&domains, added, &file);
             [one.join().expect("opened"), other]
         });
