@@ -187,7 +187,8 @@ impl Maker {
     pub(crate) fn least_for(&self, uid: Option<u32>) -> u64 {
         let bytes = self.bytes_for(uid);
         let config = dafs_unifier::Config::new(bytes, Arc::new(wall_clock));
-        dafs_unifier::Config { least_part: LEAST_PART_OF_MADE, ..config }.least_of(bytes)
+        let config = dafs_unifier::Config { least_part: LEAST_PART_OF_MADE, ..config };
+        Unifier::least_bytes_of(&config, bytes)
     }
 
     /// What one user has is not to be described as if it were all.

@@ -3,13 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::{Arena, Domain};
 use dafs_protocol::Timestamp;
 
-use crate::file::least_frames;
 use crate::policy::Policy;
-use crate::pool::{FRAME_SLOTS, slots_of};
 
 /// Gives the time that a write leaves on its file until the store's own time replaces it.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -70,12 +67,6 @@ impl Config {
             clock,
             domain: None,
         }
-    }
-
-    /// What a cache with an arena of so many bytes always keeps of it, in bytes.
-    pub fn least_of(&self, arena_bytes: usize) -> u64 {
-        let frames = least_frames(slots_of(arena_bytes) / FRAME_SLOTS, self);
-        (frames * FRAME_SLOTS * PAGE_BYTES) as u64
     }
 }
 

@@ -17,21 +17,13 @@ use dafs_store::{File, FileId};
 
 use crate::file::CachedFile;
 use crate::job::wait_all;
+use crate::placement::{DomainId, DomainSet, Placement};
 use crate::unifier::HoldPermit;
 use crate::wait::locked;
 use crate::{AccessedBits, CacheStats, Mark, Opening, Unifier, WriterId};
 
 /// What one look moves from a domain to another, as a part of all.
 const STEP_PART: u64 = 16;
-
-/// Which of the [`CacheDomains`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct DomainId(pub usize);
-
-impl DomainId {
-    /// The first: what belongs to no other.
-    pub const FIRST: DomainId = DomainId(0);
-}
 
 /// One of the [`CacheDomains`].
 pub struct CacheDomain {
@@ -58,61 +50,6 @@ impl CacheDomain {
     /// Bytes of memory that it may take now.
     pub fn bytes(&self) -> u64 {
         self.unifier.kept_bytes()
-    }
-}
-
-/// Some of the [`CacheDomains`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DomainSet(u64);
-
-impl DomainSet {
-    /// With this one.
-    #[must_use]
-    pub fn with(self, domain: DomainId) -> DomainSet {
-        DomainSet(self.0 | DomainSet::bit(domain))
-    }
-
-    /// Without this one.
-    #[must_use]
-    pub fn without(self, domain: DomainId) -> DomainSet {
-        DomainSet(self.0 & !DomainSet::bit(domain))
-    }
-
-    /// It is one of them.
-    pub fn contains(self, domain: DomainId) -> bool {
-        self.0 & DomainSet::bit(domain) != 0
-    }
-
-    /// Without any.
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    fn bit(domain: DomainId) -> u64 {
-        u32::try_from(domain.0).ok().and_then(|bit| 1u64.checked_shl(bit)).unwrap_or(0)
-    }
-}
-
-impl From<u64> for DomainSet {
-    /// Of those whose bits are set.
-    fn from(bits: u64) -> DomainSet {
-        DomainSet(bits)
-    }
-}
-
-/// In which of the [`CacheDomains`] a file is to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Placement {
-    /// Where it goes when nobody has it open; `None`: where it is, or else the first.
-    pub wished: Option<DomainId>,
-    /// Where it must not be, not even while it is open. Never the first.
-    pub barred: DomainSet,
-}
-
-impl From<DomainId> for Placement {
-    /// There, as soon as nobody has it open elsewhere.
-    fn from(domain: DomainId) -> Placement {
-        Placement { wished: Some(domain), barred: DomainSet::default() }
     }
 }
 
@@ -172,7 +109,7 @@ impl CacheDomains {
         self.iter().collect()
     }
 
-    /// One more, which is made once others have left it the [least](crate::Config::least_of) that it always keeps;
+    /// One more, which is made once others have left it the [least](Unifier::least_bytes_of) that it always keeps;
     /// it gets more as it evicts. `None`: there are enough, or others have no room for it now.
     ///
     /// # Errors

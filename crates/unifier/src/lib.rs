@@ -35,6 +35,7 @@ mod keeping;
 mod memory;
 mod moving;
 mod page_read;
+mod placement;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
 pub mod policy;
@@ -56,8 +57,9 @@ mod write;
 mod write_back;
 
 pub use config::{CacheStats, Clock, Config, LEAST_BYTES};
-pub use domains::{CacheDomain, CacheDomains, DomainId, DomainSet, Placement};
+pub use domains::{CacheDomain, CacheDomains};
 pub use file::{CachedFile, PageEnd, PageWaiter, PinnedPage};
+pub use placement::{DomainId, DomainSet, Placement};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use policy::{Class, Policy};

@@ -14,7 +14,7 @@ use dafs_store::{File, FileId};
 use crate::accessed::{READERS_MAX, words_of};
 use crate::entry::bytes_of;
 use crate::file::CachedFile;
-use crate::file::Core;
+use crate::file::{Core, least_frames};
 use crate::job::{Job, wait_all};
 use crate::pool::{FRAME_SLOTS, Pool, slots_of};
 use crate::wait::Ticket;
@@ -298,9 +298,15 @@ impl Unifier {
         (self.core.pool.slot_count() * PAGE_BYTES) as u64
     }
 
+    /// What a cache of these bounds, with an arena of so many bytes, always keeps of it, in bytes.
+    pub fn least_bytes_of(config: &Config, arena_bytes: usize) -> u64 {
+        let frames = least_frames(slots_of(arena_bytes) / FRAME_SLOTS, config);
+        (frames * FRAME_SLOTS * PAGE_BYTES) as u64
+    }
+
     /// What it always keeps.
     pub(crate) fn least_bytes(&self) -> u64 {
-        self.core.config.least_of(self.arena_bytes() as usize)
+        Unifier::least_bytes_of(&self.core.config, self.arena_bytes() as usize)
     }
 
     /// True when [`write_back`](Self::write_back) has something to do. To be asked a few times a

@@ -335,13 +335,13 @@ fn one_is_added_with_what_others_leave() {
     };
     let disk = Disk::new(1, 0);
     let file = disk.file(1, vec![5; MIB]);
-    let cached = open_in(&domains, ONE.into(), &file);
+    let cached = open_in(&domains, ONE, &file);
     let unused = || unreachable!("it is not made");
     assert_eq!(add(&domains, ARENA, unused), None, "others keep what they always have");
     let stats = domains.stats();
     close(&disk, &cached);
     assert_eq!(domains.stats().evicted_bytes, stats.evicted_bytes);
-    let least = config.least_of(ARENA) as usize;
+    let least = Unifier::least_bytes_of(&config, ARENA) as usize;
     assert_eq!(add(&domains, least, more), Some(DomainId(3)));
     assert_eq!(sizes(&domains).iter().sum::<usize>(), ARENA);
     assert_eq!(sizes(&domains)[3], least);
