@@ -92,9 +92,9 @@ pub const KEYS: &[ConfigKey] = &[
         "shared_cache",
         ["true", ""],
         "true or false",
-        "Whether the cache is memory that programs of the server's own user and of root may map to read, where \
-         they come by shared memory. They could read the server's memory anyway. With `squash_root` it is \
-         never: root may then be one who could not.",
+        "Whether the cache is memory that programs may map to read, where they come by shared memory: those of the \
+         server's own user and of root all of it, which they could read anyway; others what `optimistic_scope` \
+         says. With `squash_root` it is never: root may then be one who could not.",
     ),
     key(
         Server,
