@@ -155,6 +155,27 @@ impl FrameHeader {
             && self.payload_len as usize <= FRAME_PAYLOAD_BYTES_MAX - HEADER_BYTES_MAX
     }
 
+    /// These are the bytes of the only frame of a tagged message, with so many bytes of header and data.
+    #[inline(always)]
+    pub fn is_whole_tagged(
+        bytes: &[u8; FRAME_HEADER_BYTES],
+        tag: u64,
+        (header_len, total): (u16, u32),
+    ) -> bool {
+        let first = Kind::Tagged as u64 | u64::from(header_len) << 16 | u64::from(total) << 32;
+        u64_at(bytes, 0) == first
+            && u64_at(bytes, 8) == tag
+            && u64_at(bytes, 16) == 0
+            && u32_at(bytes, 24) == total
+    }
+
+    /// These are the bytes of the answer to named read `number`, of so many bytes.
+    #[inline(always)]
+    pub fn is_named_response(bytes: &[u8; FRAME_HEADER_BYTES], number: u32, total: u32) -> bool {
+        let first = Kind::NamedResponse as u64 | u64::from(total) << 32;
+        u64_at(bytes, 0) == first && u64_at(bytes, 24) == u64::from(total) | u64::from(number) << 32
+    }
+
     fn check(&self) -> Result<(), &'static str> {
         if self.payload_len as usize > FRAME_PAYLOAD_BYTES_MAX {
             return Err("frame too long");
@@ -378,6 +399,36 @@ mod tests {
                     assert!(whole.is_none_or(|whole| whole.check() == Ok(())), "{byte} = {value}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn only_what_is_predicted_looks_so() {
+        let tagged = FrameHeader { header_len: 20, ..tagged(0, 512, 512, 0) };
+        let answer = FrameHeader {
+            payload_len: 512,
+            total: 512,
+            id: 9,
+            ..FrameHeader::new(Kind::NamedResponse)
+        };
+        for (header, byte, value) in [tagged, answer]
+            .into_iter()
+            .flat_map(|header| (0..32).map(move |byte| (header, byte)))
+            .flat_map(|(header, byte)| (0..=255).map(move |value| (header, byte, value)))
+        {
+            let mut bytes = header.encode();
+            bytes[byte] = value;
+            let is_tagged = FrameHeader::is_whole_tagged(&bytes, 7, (20, 512));
+            let is_answer = FrameHeader::is_named_response(&bytes, 9, 512);
+            let expected = match FrameHeader::decode(&bytes) {
+                // Of a tagged message the number says nothing, of an answer key and address.
+                Ok(found) if found.kind == Kind::Tagged => {
+                    (FrameHeader { id: 0, ..found } == tagged, false)
+                }
+                Ok(found) => (false, FrameHeader { key: 0, addr: 0, ..found } == answer),
+                Err(_) => (false, false),
+            };
+            assert_eq!((is_tagged, is_answer), expected, "{header:?}: {byte} = {value}");
         }
     }
 

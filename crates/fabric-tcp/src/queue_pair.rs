@@ -128,7 +128,6 @@ impl Connection {
     }
 
     /// Ends a tagged receive and tells of it.
-    #[inline]
     pub fn complete_tagged(&mut self, slot: u32, status: Status, core: &mut Core) {
         // The spans go first: whoever sees the completion owns the memory.
         let receive = self.tags.remove(slot);

@@ -327,6 +327,7 @@ impl Connection {
             return Ok(Looked::Through);
         }
         loop {
+            self.take_predicted(staging, view, core);
             if !self.look_for_header(staging, view) {
                 return Ok(Looked::Through);
             }
@@ -345,13 +346,6 @@ impl Connection {
             self.receive.head_len = 0;
             if self.receive.expected.take().is_some_and(|expected| expected != header) {
                 return Err("a run of frames was broken");
-            }
-            if let Some(slot) = predicted
-                && header.body_len() <= view.left
-            {
-                (view.left, view.direct) = (view.left - header.body_len(), 0);
-                self.came_as_predicted(&header, slot, core);
-                continue;
             }
             if self.take_send(&header, staging, view, core)
                 || self.take_named(&header, staging, view, core)?

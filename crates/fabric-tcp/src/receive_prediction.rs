@@ -9,7 +9,7 @@ use crate::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kin
 use crate::queue_pair::Connection;
 use crate::receive_side::View;
 use crate::sys::Scatter;
-use crate::tags::TaggedReceive;
+use crate::tags::{TaggedReceive, tagged_completion};
 
 /// The most bytes predicted for one read.
 const PREDICTED_BYTES: usize = 512 * 1024;
@@ -77,13 +77,55 @@ impl Connection {
             && self.tags.slots.get(slot).is_some_and(is_for)
     }
 
-    /// Ends the receive in `slot`, whose [predicted](Self::is_predicted) message is in its place.
+    /// Takes the messages that came whole and as they were predicted, up to the first other one: of these only the heads
+    /// are to be looked at.
     #[inline]
-    pub fn came_as_predicted(&mut self, header: &FrameHeader, slot: u32, core: &mut Core) {
-        let receive = self.tags.slots.at_mut(slot);
-        (receive.header_len, receive.total) = (header.header_len, header.total);
-        self.complete_tagged(slot, Status::Success, core);
-        self.note_message(header);
+    pub fn take_predicted(&mut self, staging: &[u8], view: &mut View, core: &mut Core) {
+        if self.receive.head_len > 0 || self.receive.expected.is_some() {
+            return;
+        }
+        while view.direct == 0
+            && let Some(slot) = self.receive.predicted.get(view.judged).copied()
+            && let Some(head) = staging.get(view.at..).and_then(<[u8]>::first_chunk)
+            && let Some(len) = self.came_as_predicted(head, slot, view.left, core)
+        {
+            view.at += FRAME_HEADER_BYTES;
+            view.left -= FRAME_HEADER_BYTES + len;
+            view.judged += 1;
+        }
+    }
+
+    /// Ends the receive in `slot` if this is the head of the message that was predicted for it, all of which is among the
+    /// `left` bytes from the head on, and so in its place: bytes of the message. What is the head of another one, or of a
+    /// part, is for those who look closer.
+    #[inline(always)]
+    fn came_as_predicted(
+        &mut self,
+        head: &[u8; FRAME_HEADER_BYTES],
+        slot: u32,
+        left: usize,
+        core: &mut Core,
+    ) -> Option<usize> {
+        let receive = self.tags.slots.get(slot)?;
+        let (named, total) = (receive.named, receive.capacity as u32);
+        let header_len = if named { 0 } else { self.receive.predicted_header };
+        let len = usize::from(header_len) + receive.capacity;
+        let is_it = if named {
+            FrameHeader::is_named_response(head, receive.tag.0 as u32, total)
+                && self.tags.is_next_named(slot)
+        } else {
+            FrameHeader::is_whole_tagged(head, receive.tag.0, (header_len, total))
+        };
+        if !is_it || receive.started || left < FRAME_HEADER_BYTES + len {
+            return None;
+        }
+        let receive =
+            if named { self.tags.end_next_named(slot) } else { self.tags.end_tagged(slot) };
+        (receive.header_len, receive.total) = (header_len, total);
+        core.complete(tagged_completion(self.id, receive, Status::Success));
+        self.receive.note_payload(total);
+        self.load.message(total as usize);
+        Some(len)
     }
 
     /// Collects `left` bytes in the order of the wire: those at the places predicted from `judged`

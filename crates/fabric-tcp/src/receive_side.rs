@@ -130,13 +130,19 @@ impl ReceiveSide {
         ReceiveSide { trust: usize::from(predict), ..ReceiveSide::default() }
     }
 
-    /// A frame begins.
-    pub fn note_frame(&mut self, header: &FrameHeader) {
-        if header.payload_len >= PLACED_BYTES {
+    /// A frame has so much payload.
+    #[inline]
+    pub fn note_payload(&mut self, payload_len: u32) {
+        if payload_len >= PLACED_BYTES {
             self.care = CARE_FRAMES;
         } else {
             self.care = self.care.saturating_sub(1);
         }
+    }
+
+    /// A frame begins.
+    pub fn note_frame(&mut self, header: &FrameHeader) {
+        self.note_payload(header.payload_len);
         let is_tagged = header.kind == Kind::Tagged && header.addr == 0;
         if is_tagged || header.kind == Kind::NamedResponse {
             if is_tagged {

@@ -205,6 +205,11 @@ impl Tags {
         (self.slots.at(slot).tag.0 == u64::from(number)).then_some(slot)
     }
 
+    /// This is the receive of the named read that is answered next.
+    pub fn is_next_named(&self, slot: u32) -> bool {
+        self.named.front() == Some(&slot)
+    }
+
     fn chain_of(&self, tag: u64) -> usize {
         spread(tag) as usize & (self.chains.len() - 1)
     }
@@ -274,18 +279,42 @@ impl Tags {
     }
 
     /// Ends a receive, done or not, and lets its memory go: what it was.
-    #[inline(always)]
     pub fn remove(&mut self, slot: u32) -> &TaggedReceive {
-        match self.slots.at(slot).named {
-            // Answers come in the order of asking; only who goes away takes others back.
-            true if self.named.front() == Some(&slot) => drop(self.named.pop_front()),
-            true => self.named.retain(|named| *named != slot),
-            false => self.unlink(slot),
+        if !self.slots.at(slot).named {
+            return self.end_tagged(slot);
         }
+        // Answers come in the order of asking; only who goes away takes others back.
+        if self.is_next_named(slot) {
+            return self.end_next_named(slot);
+        }
+        self.named.retain(|named| *named != slot);
+        self.end(slot)
+    }
+
+    /// Ends a receive that is for no named read.
+    #[inline(always)]
+    pub fn end_tagged(&mut self, slot: u32) -> &mut TaggedReceive {
+        self.unlink(slot);
+        self.end(slot)
+    }
+
+    /// Ends the receive of the named read that [is answered next](Self::is_next_named).
+    #[inline(always)]
+    pub fn end_next_named(&mut self, slot: u32) -> &mut TaggedReceive {
+        self.named.pop_front();
+        self.end(slot)
+    }
+
+    #[inline(always)]
+    fn end(&mut self, slot: u32) -> &mut TaggedReceive {
         let receive = self.slots.release(slot);
         receive.header = None;
         let_go(&mut receive.data);
         self.last_ended = receive.sequence;
+        // Most end in the order of posting.
+        if self.order.front() == Some(&(receive.sequence, slot)) {
+            self.order.pop_front();
+        }
         receive
     }
 
