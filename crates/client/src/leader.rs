@@ -5,8 +5,10 @@
 //! own answers are there. When the leader is done it wakes one parked thread, which leads on.
 //! The keeper thread leads only when nobody else does: for leases, reconnects, and calls that
 //! nobody waits for; it makes way for a caller at once. In a session without calls it listens, so
-//! that the end of a connection and what the server asks are noticed when they come.
+//! that the end of a connection and what the server asks are noticed when they come. When a leader
+//! panics, the session ends, and all that wait fail.
 
+mod fall;
 mod give_up;
 mod state;
 
@@ -263,7 +265,8 @@ impl Inner {
             match state.leader {
                 Leader::None => {
                     state.leader = Leader::Caller;
-                    state = self.lead(state, Some((sink, want)), false, until);
+                    let lead = |state| self.lead(state, Some((sink, want)), false, until);
+                    state = self.leading(state, lead);
                     self.hand_over(&mut state);
                     continue;
                 }
@@ -294,8 +297,10 @@ impl Inner {
     /// Makes progress once, without waiting; nothing where another thread leads.
     pub(crate) fn poll<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if state.leader == Leader::None {
-            self.progress(&mut state, self.now());
-            state = self.tell(state);
+            state = self.leading(state, |mut state| {
+                self.progress(&mut state, self.now());
+                self.tell(state)
+            });
             if state.needs_driver() {
                 self.keeper.poke();
             }
@@ -548,7 +553,8 @@ impl Inner {
             state.leader = Leader::Keeper;
             state.keeper_yields = false;
             let listens = is_idle && !self.keeper.is_stopped();
-            state = self.lead(state, None, listens, Until::default());
+            let lead = |state| self.lead(state, None, listens, Until::default());
+            state = self.leading(state, lead);
             self.hand_over(&mut state);
         }
         let next = state.core.next_timeout();

@@ -145,6 +145,8 @@ struct SessionState {
     established: bool,
     closing: bool,
     destroyed: bool,
+    /// What calls fail with that come after the end; `None`: they are interrupted.
+    ended: Option<Error>,
     facts: Facts,
     root: FileHandle,
     telling: Telling,
@@ -215,6 +217,7 @@ impl Core {
             established: false,
             closing: false,
             destroyed: false,
+            ended: None,
             facts,
             root: FileHandle::default(),
             telling: Telling::default(),
@@ -486,8 +489,9 @@ impl Core {
     }
 
     /// Ends all connections, and all calls with `error` as soon as their memory is free. Then
-    /// the core is closed, whatever is submitted.
+    /// the core is closed: whatever is submitted fails so, too.
     pub fn end(&mut self, error: Error) {
+        self.session.ended.get_or_insert_with(|| error.clone());
         self.session.closing = true;
         self.session.destroyed = true;
         self.drain(Next::Fail(error));

@@ -108,7 +108,7 @@ impl Core {
     #[inline]
     fn check(&mut self, call: &mut CallRecord) -> Result<()> {
         if self.session.closing {
-            return Err(Error::Interrupted);
+            return Err(self.session.ended.clone().unwrap_or(Error::Interrupted));
         }
         if call.user.as_ref().is_some_and(|user| user.groups.len() > GROUPS_MAX) {
             return Err(Status::Inval.into());
