@@ -9,7 +9,6 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use common::{Server, Temporary, good, is_root, path};
 use dafs_client::{File, OpenOptions, Session, SessionOptions, Url};
@@ -380,38 +379,6 @@ fn a_server_may_keep_it_all_for_root_or_show_it_all() {
     }
     let refused = common::dafs(&["serve", path(&Temporary::new().0), "--optimistic-scope", "all"]);
     assert_eq!(refused.status.code(), Some(2));
-}
-
-/// How long a change of mode takes by which others lose a file that they read by themselves: when it has ended, they
-/// map nothing of it.
-#[test]
-#[ignore = "a measurement: cargo test --release -p dafs-cli --test scopes -- --ignored --nocapture"]
-fn what_a_change_of_mode_takes() {
-    let stage = stage(&SET, &[]);
-    let mut one = stage.actor(ONE);
-    let root = connect(&stage.server.at("?transport=shm"));
-    let change = |mode: u32| {
-        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        let begin = Instant::now();
-        root.set_attr(b"public", set, false).expect("changed");
-        begin.elapsed()
-    };
-    let mut taken: Vec<Duration> = Vec::new();
-    for _ in 0..100 {
-        change(0o644);
-        one.open("public");
-        assert!(one.read("public").0 >= 100);
-        taken.push(change(0o600));
-        assert_eq!(one.mapped("public"), 0);
-        one.ask("close public");
-    }
-    taken.sort();
-    println!(
-        "median {:?}, longest {:?} of {}",
-        taken[taken.len() / 2],
-        taken[taken.len() - 1],
-        taken.len()
-    );
 }
 
 fn of_mode(mode: u32) -> SetAttr {

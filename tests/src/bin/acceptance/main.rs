@@ -37,6 +37,7 @@ const BARS: &[Bar] = &[
     ("shared-memory", same_host::shared_memory),
     ("optimistic", optimistic::hits),
     ("hot", optimistic::hot),
+    ("lost", optimistic::lost),
     ("paper", optimistic::paper),
     ("storm", optimistic::storm),
     ("direct", direct::counts),
@@ -63,6 +64,11 @@ fn main() -> ExitCode {
         && mode.starts_with(shared_memory::victim::MODE)
     {
         return shared_memory::victim::run(mode, url);
+    }
+    if let [mode, url] = args.as_slice()
+        && mode == optimistic::lost::MODE
+    {
+        return optimistic::lost::run(url);
     }
     if let [mode, reads] = args.as_slice()
         && mode == optimistic::counted::MODE

@@ -3,11 +3,13 @@
 
 pub(crate) mod counted;
 mod hot;
+pub(crate) mod lost;
 mod paper;
 mod speed;
 mod storm;
 
 pub(crate) use hot::hot;
+pub(crate) use lost::lost;
 pub(crate) use paper::paper;
 pub(crate) use speed::hits;
 pub(crate) use storm::storm;
