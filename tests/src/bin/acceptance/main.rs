@@ -40,6 +40,7 @@ const BARS: &[Bar] = &[
     ("lost", optimistic::lost),
     ("paper", optimistic::paper),
     ("storm", optimistic::storm),
+    ("storm-tcp", optimistic::storm_by_tcp),
     ("direct", direct::counts),
     ("writes", speed::writes),
     ("small-files", speed::small_files),

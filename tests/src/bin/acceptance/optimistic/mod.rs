@@ -12,4 +12,4 @@ pub(crate) use hot::hot;
 pub(crate) use lost::lost;
 pub(crate) use paper::paper;
 pub(crate) use speed::hits;
-pub(crate) use storm::storm;
+pub(crate) use storm::{storm, storm_by_tcp};

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dafs_client::{File, OpenOptions, Session};
+use dafs_client::{Call, File, OpenOptions, Session};
 use dafs_tests::client::{session, session_by_shm};
 use dafs_tests::random::Random;
 use dafs_tests::{Served, by_tcp, tree};
@@ -15,9 +15,12 @@ const BLOCK: usize = 4096;
 const WORDS: usize = BLOCK / 8;
 /// Blocks of the file: most of them are cached at a time.
 const BLOCKS: u64 = 2048;
-const ARENA: &str = "16m";
+/// A session may have a quarter of a quarter of it under way, in units of 64 KiB: more than [`DEPTH`] of these.
+const ARENA: &str = "64m";
 /// Of what evicts: more than the cache takes, now and then.
-const SCAN_BYTES: usize = 24 << 20;
+const SCAN_BYTES: usize = 96 << 20;
+/// Reads under way where many are.
+const DEPTH: usize = 32;
 /// Between two changes: so that most reads need no server.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -60,44 +63,109 @@ fn version(number: u64, bytes: &[u8]) -> Result<u64, String> {
     }
 }
 
-/// Reads blocks at random until so many needed no server, or time is over; what is wrong, or how many reads there were.
-fn read(
-    session: &Session,
-    file: &File,
-    model: &Model,
-    (hits, time): (u64, Duration),
-) -> Result<u64, String> {
-    let (mut random, mut into, mut reads) = (Random::new(11), vec![0; 2 * BLOCK], 0u64);
-    let start = Instant::now();
-    loop {
-        let is_enough = || session.info().optimistic.hits >= hits || start.elapsed() > time;
-        if reads.is_multiple_of(4096) && is_enough() {
-            return Ok(reads);
+/// Who reads blocks at random, and what each of them may be by then.
+struct Reader<'a> {
+    session: &'a Session,
+    file: &'a File,
+    model: &'a Model,
+    random: Random,
+    reads: u64,
+}
+
+/// A read that is about to begin: of one block, or now and then of two.
+struct Begun {
+    first: u64,
+    count: usize,
+    acknowledged: [u64; 2],
+}
+
+impl Reader<'_> {
+    fn begin(&mut self) -> Begun {
+        self.reads += 1;
+        let count = 1 + usize::from(self.random.percent(10));
+        let first = self.random.below(BLOCKS - count as u64 + 1);
+        let mut acknowledged = [0; 2];
+        let of_all = self.model.acknowledged[first as usize..].iter();
+        for (at, of_block) in acknowledged.iter_mut().zip(of_all).take(count) {
+            *at = of_block.load(Ordering::Acquire);
         }
-        reads += 1;
-        // Now and then two at once.
-        let count = 1 + u64::from(random.percent(10));
-        let first = random.below(BLOCKS - count + 1);
-        let blocks = first..first + count;
-        let before: Vec<u64> = blocks
-            .clone()
-            .map(|number| model.acknowledged[number as usize].load(Ordering::Acquire))
-            .collect();
-        let wanted = count as usize * BLOCK;
-        let bytes = file.read_at(&mut into[..wanted], first * BLOCK as u64);
-        let bytes = bytes.map_err(|error| error.to_string())?;
-        // What the file does not have is as good as zeros.
-        into[bytes..wanted].fill(0);
-        for ((number, bytes), acknowledged) in blocks.zip(into.chunks(BLOCK)).zip(before) {
-            let found = version(number, bytes)?;
-            let cut = model.cut[number as usize].load(Ordering::SeqCst);
+        Begun { first, count, acknowledged }
+    }
+
+    /// `bytes` are what the read has; what the file does not have is as good as zeros.
+    fn check(&self, begun: &Begun, bytes: &[u8]) -> Result<(), String> {
+        for (number, acknowledged) in (begun.first..).zip(&begun.acknowledged[..begun.count]) {
+            let at = (number - begun.first) as usize * BLOCK;
+            let bytes = bytes.get(at..).unwrap_or_default();
+            let bytes = &bytes[..bytes.len().min(BLOCK)];
+            let found =
+                if bytes.len() == BLOCK { version(number, bytes)? } else { nothing(bytes)? };
+            let cut = self.model.cut[number as usize].load(Ordering::SeqCst);
             let newest = if found == 0 { cut } else { found };
-            if newest < acknowledged {
+            if newest < *acknowledged {
                 return Err(format!(
                     "block {number} is of {found} (cut by {cut}), and {acknowledged} was acknowledged"
                 ));
             }
         }
+        Ok(())
+    }
+
+    fn is_enough(&self, (hits, until): (u64, Instant)) -> bool {
+        self.session.info().optimistic.hits >= hits || Instant::now() > until
+    }
+
+    /// One at a time, until so many needed no server, or it is that late.
+    fn one_by_one(&mut self, enough: (u64, Instant)) -> Result<(), String> {
+        let mut into = vec![0; 2 * BLOCK];
+        while !self.reads.is_multiple_of(4096) || !self.is_enough(enough) {
+            let begun = self.begin();
+            let into = &mut into[..begun.count * BLOCK];
+            let bytes = self.file.read_at(into, begun.first * BLOCK as u64);
+            let bytes = bytes.map_err(|error| error.to_string())?;
+            self.check(&begun, &into[..bytes])?;
+        }
+        Ok(())
+    }
+
+    /// As [`one_by_one`](Self::one_by_one), many under way.
+    fn many_at_once(&mut self, enough: (u64, Instant)) -> Result<(), String> {
+        let failed = |error: dafs_client::Error| error.to_string();
+        let group = self.session.group();
+        let mut under_way: Vec<Begun> = Vec::new();
+        let mut ended = Vec::new();
+        loop {
+            let (tag, buffer) = if under_way.len() < DEPTH {
+                under_way.push(Begun { first: 0, count: 0, acknowledged: [0; 2] });
+                let buffer = self.session.buffer(2 * BLOCK).map_err(|error| error.to_string())?;
+                (under_way.len() as u64 - 1, buffer)
+            } else {
+                if ended.is_empty() {
+                    group.wait_into(&mut ended, 1, None);
+                }
+                let Some(done) = ended.pop() else { return Err("no read is under way".into()) };
+                let bytes = done.bytes().map_err(failed)?;
+                let buffer = done.buffer.ok_or("a read keeps its buffer")?;
+                self.check(&under_way[done.tag as usize], &buffer[..bytes])?;
+                (done.tag, buffer)
+            };
+            if self.reads.is_multiple_of(4096) && self.reads > 0 && self.is_enough(enough) {
+                return Ok(());
+            }
+            let begun = self.begin();
+            let (offset, len) = (begun.first * BLOCK as u64, (begun.count * BLOCK) as u32);
+            under_way[tag as usize] = begun;
+            let call = Call::Read { file: self.file.clone(), offset, buffer, len };
+            group.submit(tag, call).map_err(|_| "no room for a read")?;
+        }
+    }
+}
+
+/// What the file has of a block of which it does not have all: zeros.
+fn nothing(bytes: &[u8]) -> Result<u64, String> {
+    match bytes.iter().all(|byte| *byte == 0) {
+        true => Ok(0),
+        false => Err(format!("{} bytes of a block that was cut are not zeros", bytes.len())),
     }
 }
 
@@ -147,23 +215,28 @@ fn scan(session: &Session, model: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// By shared memory, where the client reads the cache by itself, and by tcp, where it has references that are checked.
+/// By shared memory, where the client reads the cache by itself.
 pub(crate) fn storm(mode: Mode) -> Vec<Line> {
     let shm = Wanted {
         what: "reads without the server beside writes, cuts, evictions",
         optimistic: "trusted",
         hits: mode.pick(10_000_000, 1_000_000_000),
         time: Duration::from_secs(mode.pick(40, 2400)),
+        read: |reader, enough| reader.one_by_one(enough),
     };
+    storm_of(&shm, |url| session_by_shm(url, |_| {}))
+}
+
+/// By tcp, where it has references that are checked.
+pub(crate) fn storm_by_tcp(mode: Mode) -> Vec<Line> {
     let tcp = Wanted {
-        what: "the same by tcp, by a reference",
+        what: "the same by tcp, by a reference, 32 at a time",
         optimistic: "checked",
-        hits: mode.pick(200_000, 100_000_000),
+        hits: mode.pick(2_000_000, 100_000_000),
         time: Duration::from_secs(mode.pick(20, 3600)),
+        read: |reader, enough| reader.many_at_once(enough),
     };
-    let mut lines = storm_of(&shm, |url| session_by_shm(url, |_| {}));
-    lines.extend(storm_of(&tcp, |url| Ok(session(&by_tcp(url)))));
-    lines
+    storm_of(&tcp, |url| Ok(session(&by_tcp(url))))
 }
 
 /// So many hits, unless that takes too long.
@@ -172,6 +245,7 @@ struct Wanted {
     optimistic: &'static str,
     hits: u64,
     time: Duration,
+    read: fn(&mut Reader<'_>, (u64, Instant)) -> Result<(), String>,
 }
 
 fn storm_of(
@@ -198,7 +272,10 @@ fn storm_of(
     let (reads, changes, scanned) = std::thread::scope(|scope| {
         let changes = scope.spawn(|| write(&write_file, &model));
         let scanned = scope.spawn(|| scan(&scanner, &model));
-        let reads = read(&reader, &read_file, &model, (wanted.hits, wanted.time));
+        let (session, file) = (&reader, &read_file);
+        let mut all = Reader { session, file, model: &model, random: Random::new(11), reads: 0 };
+        let outcome = (wanted.read)(&mut all, (wanted.hits, Instant::now() + wanted.time));
+        let reads = outcome.map(|()| all.reads);
         model.over.store(true, Ordering::Relaxed);
         (reads, changes.join().expect("no panic"), scanned.join().expect("no panic"))
     });
