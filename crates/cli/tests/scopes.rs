@@ -250,6 +250,26 @@ fn each_maps_what_everybody_may_open_and_what_is_his() {
     );
 }
 
+/// A worker that has just opened files for one user makes memory for the next one as well.
+#[test]
+fn who_comes_later_maps_his_own_too() {
+    if !is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let stage = stage(&SET, &[]);
+    for (uid, own) in [(ONE, "mine"), (OTHER, "theirs")] {
+        let mut actor = stage.actor(uid);
+        for name in [own, "public"] {
+            actor.open(name);
+            let (hits, mark) = actor.read(name);
+            assert!(hits >= 100 && mark == name, "{name}: {hits}, {mark}");
+        }
+        // The last that it does.
+        assert!(actor.ask("open roots").starts_with("refused"));
+    }
+}
+
 /// What is written to a file after others lost it is in no memory that they map, though they had it open, and it
 /// was open all the time by who writes; nor what was there. Who has it open reads on, by the server.
 #[test]

@@ -3,6 +3,7 @@
 //! All exports have one cache domain, but for those that share theirs: each of these has its own. Others are made
 //! while the server goes on, for those who may open what is in them.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use dafs_fabric::mem::Life;
@@ -204,6 +205,18 @@ impl Maker {
     /// # Errors
     /// There is no such memory, or nobody could map it.
     pub(crate) fn make_for(&self, uid: Option<u32>) -> Result<Made, StartError> {
+        // The caller may act as another user in file systems, whose memory it would be.
+        std::thread::scope(|scope| {
+            let made = std::thread::Builder::new().spawn_scoped(scope, || {
+                nix::unistd::setfsuid(nix::unistd::geteuid());
+                self.make_here(uid)
+            });
+            let refused = |error: std::io::Error| StartError::Node(format!("no thread: {error}"));
+            made.map_err(refused)?.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    fn make_here(&self, uid: Option<u32>) -> Result<Made, StartError> {
         let readers = uid.map_or(Readers::All, Readers::User);
         let memory = memory(Some(readers), &self.domain, self.bytes_for(uid))?;
         let begin = |arena, cache| self.first.beside(arena, cache);
