@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use std::collections::VecDeque;
-
-use dafs_fabric::{NamedAsk, QueuePairEvent, ReceiveQueue, Span, WorkCompletion};
+use dafs_fabric::{QueuePairEvent, ReceiveQueue, Span, WorkCompletion};
 
 use crate::memory_region::Table;
+use crate::named_asks::NamedAsks;
 use crate::shared::Shared;
 use crate::sys::IoList;
 use crate::turns::Turns;
@@ -56,7 +55,7 @@ pub struct Core {
     pub system_calls: u64,
     pub queue: CompletionQueue,
     /// What peers ask for by name; `None`: it is refused.
-    pub asked: Option<VecDeque<NamedAsk>>,
+    pub asked: Option<NamedAsks>,
     sequence: u64,
     /// Bytes received since all queue pairs were looked at.
     pub taken: usize,

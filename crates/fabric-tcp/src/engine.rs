@@ -354,11 +354,13 @@ impl Engine for TcpEngine {
     }
 
     fn next_named(&mut self) -> Option<NamedAsk> {
-        loop {
-            let ask = self.core.asked.as_mut()?.pop_front()?;
-            if self.slots.connection(ask.queue_pair).is_ok() {
-                return Some(ask);
-            }
+        self.core.asked.as_mut()?.next()
+    }
+
+    fn take_named(&mut self, asks: &mut Vec<NamedAsk>) {
+        asks.clear();
+        if let Some(asked) = &mut self.core.asked {
+            asked.take(asks);
         }
     }
 

@@ -176,6 +176,29 @@ impl FrameHeader {
         u64_at(bytes, 0) == first && u64_at(bytes, 24) == u64::from(total) | u64::from(number) << 32
     }
 
+    /// Bytes of a send without data that comes with these bytes, if it is one in which nothing is wrong.
+    #[inline(always)]
+    pub fn short_send(bytes: &[u8; FRAME_HEADER_BYTES]) -> Option<u16> {
+        let first = u64_at(bytes, 0);
+        let header_len = (first >> 16) as u16;
+        let is_it = first == Kind::Send as u64 | u64::from(header_len) << 16;
+        (is_it && usize::from(header_len) <= HEADER_BYTES_MAX).then_some(header_len)
+    }
+
+    /// What a named read asks for that comes with these bytes, if it is one in which nothing is wrong.
+    #[inline(always)]
+    pub fn named_read(bytes: &[u8; FRAME_HEADER_BYTES]) -> Option<FrameHeader> {
+        let (first, total) = (u64_at(bytes, 0), u32_at(bytes, 24));
+        let header_len = (first >> 16) as u16;
+        let is_it = first == Kind::NamedRead as u64 | u64::from(header_len) << 16
+            && usize::from(header_len) <= NAME_BYTES_MAX
+            && total as usize <= NAMED_READ_BYTES_MAX;
+        let (addr, id) = (u64_at(bytes, 16), u32_at(bytes, 28));
+        let header =
+            FrameHeader { header_len, addr, total, id, ..FrameHeader::new(Kind::NamedRead) };
+        is_it.then_some(header)
+    }
+
     fn check(&self) -> Result<(), &'static str> {
         if self.payload_len as usize > FRAME_PAYLOAD_BYTES_MAX {
             return Err("frame too long");
@@ -429,6 +452,36 @@ mod tests {
                 Err(_) => (false, false),
             };
             assert_eq!((is_tagged, is_answer), expected, "{header:?}: {byte} = {value}");
+        }
+    }
+
+    #[test]
+    fn a_short_send_is_one_in_which_nothing_is_wrong() {
+        let short = FrameHeader { header_len: 300, ..FrameHeader::new(Kind::Send) };
+        for (byte, value) in (0..32).flat_map(|byte| (0..=255).map(move |value| (byte, value))) {
+            let mut bytes = short.encode();
+            bytes[byte] = value;
+            let found = FrameHeader::decode(&bytes).ok();
+            let expected = found.filter(|it| it.kind == Kind::Send && it.payload_len == 0);
+            assert_eq!(
+                FrameHeader::short_send(&bytes),
+                expected.map(|it| it.header_len),
+                "{byte} = {value}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_named_read_is_one_in_which_nothing_is_wrong() {
+        let named = FrameHeader { header_len: 52, total: 512, ..FrameHeader::new(Kind::NamedRead) };
+        let named = FrameHeader { addr: 0x1234_5678_9abc, id: 77, ..named };
+        for (byte, value) in (0..32).flat_map(|byte| (0..=255).map(move |value| (byte, value))) {
+            let mut bytes = named.encode();
+            bytes[byte] = value;
+            // The key says nothing.
+            let expected = FrameHeader::decode(&bytes).ok().filter(|it| it.kind == Kind::NamedRead);
+            let expected = expected.map(|header| FrameHeader { key: 0, ..header });
+            assert_eq!(FrameHeader::named_read(&bytes), expected, "{byte} = {value}");
         }
     }
 

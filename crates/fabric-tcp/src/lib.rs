@@ -35,6 +35,7 @@ mod frame;
 mod hardware;
 mod memory_region;
 mod named;
+mod named_asks;
 mod owner;
 mod progress;
 mod queue_pair;

@@ -10,7 +10,7 @@ use crate::deliver::Begin;
 use crate::engine::{TcpEngine, list, slot_of};
 use crate::frame::{FAULT_NAMED, FrameHeader, Kind};
 use crate::queue_pair::Connection;
-use crate::receive_side::{Target, View, Violation};
+use crate::receive_side::{Target, Violation};
 use crate::requests::{Posted, SEND_QUEUE_DEPTH};
 use crate::scatter_gather::Cursor;
 
@@ -47,31 +47,12 @@ impl TcpEngine {
 }
 
 impl Connection {
-    /// Takes what is asked for by a frame that is all in the staging memory; false where it is not so.
-    #[inline]
-    pub fn take_named(
+    /// `message` begins with the name. A peer that has more under way than it may is not one of ours.
+    #[inline(always)]
+    pub fn is_asked(
         &mut self,
         header: &FrameHeader,
-        staging: &[u8],
-        view: &mut View,
-        core: &mut Core,
-    ) -> Result<bool, Violation> {
-        let len = header.body_len();
-        if header.kind != Kind::NamedRead || view.direct > 0 || len > view.left {
-            return Ok(false);
-        }
-        let name = &staging[view.at..view.at + len];
-        (view.at, view.left) = (view.at + len, view.left - len);
-        self.is_asked(header, name, core)?;
-        self.note_message(header);
-        Ok(true)
-    }
-
-    /// A peer that has more under way than it may is not one of ours.
-    fn is_asked(
-        &mut self,
-        header: &FrameHeader,
-        name: &[u8],
+        message: &[u8],
         core: &mut Core,
     ) -> Result<(), Violation> {
         if self.send.served >= SEND_QUEUE_DEPTH {
@@ -79,10 +60,10 @@ impl Connection {
         }
         self.send.served += 1;
         self.send.unanswered.push_back((header.id, header.total));
-        let of = (self.id, header.id);
-        let ask = NamedAsk::new(of, name, (header.addr, header.total));
+        let name = (message, usize::from(header.header_len));
+        let ask = NamedAsk::of_message((self.id, header.id), name, (header.addr, header.total));
         match (&mut core.asked, ask) {
-            (Some(asked), Some(ask)) => asked.push_back(ask),
+            (Some(asked), Some(ask)) => asked.push(ask),
             _ => {
                 let sequence = core.next_sequence();
                 let _ = self.answer_named(WrId(0), (header.id, sequence), None);

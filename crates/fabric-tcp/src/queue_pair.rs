@@ -158,6 +158,9 @@ impl Connection {
     /// Gives all work back, in the order in which it was posted.
     pub fn end(mut self, core: &mut Core) {
         self.receive.abandon(core);
+        if let Some(asked) = &mut core.asked {
+            asked.forget(self.id);
+        }
         let mut flushed: Vec<(u64, WorkCompletion)> = Vec::new();
         for request in self.requests.iter() {
             // The first has a receive, and a refusal is nobody's.

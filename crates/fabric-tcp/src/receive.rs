@@ -10,6 +10,7 @@
 //! wrong prediction costs a copy and stops the prediction for a while.
 
 mod sink;
+mod whole;
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -327,7 +328,7 @@ impl Connection {
             return Ok(Looked::Through);
         }
         loop {
-            self.take_predicted(staging, view, core);
+            self.take_whole(staging, view, core)?;
             if !self.look_for_header(staging, view) {
                 return Ok(Looked::Through);
             }
@@ -347,9 +348,7 @@ impl Connection {
             if self.receive.expected.take().is_some_and(|expected| expected != header) {
                 return Err("a run of frames was broken");
             }
-            if self.take_send(&header, staging, view, core)
-                || self.take_named(&header, staging, view, core)?
-            {
+            if self.take_send(&header, staging, view, core) {
                 continue;
             }
             if let Some(current) = self.begin_frame(header, predicted, core)? {

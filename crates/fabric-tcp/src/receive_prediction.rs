@@ -77,29 +77,11 @@ impl Connection {
             && self.tags.slots.get(slot).is_some_and(is_for)
     }
 
-    /// Takes the messages that came whole and as they were predicted, up to the first other one: of these only the heads
-    /// are to be looked at.
-    #[inline]
-    pub fn take_predicted(&mut self, staging: &[u8], view: &mut View, core: &mut Core) {
-        if self.receive.head_len > 0 || self.receive.expected.is_some() {
-            return;
-        }
-        while view.direct == 0
-            && let Some(slot) = self.receive.predicted.get(view.judged).copied()
-            && let Some(head) = staging.get(view.at..).and_then(<[u8]>::first_chunk)
-            && let Some(len) = self.came_as_predicted(head, slot, view.left, core)
-        {
-            view.at += FRAME_HEADER_BYTES;
-            view.left -= FRAME_HEADER_BYTES + len;
-            view.judged += 1;
-        }
-    }
-
     /// Ends the receive in `slot` if this is the head of the message that was predicted for it, all of which is among the
-    /// `left` bytes from the head on, and so in its place: bytes of the message. What is the head of another one, or of a
+    /// `left` bytes behind the head, and so in its place: bytes of the message. What is the head of another one, or of a
     /// part, is for those who look closer.
     #[inline(always)]
-    fn came_as_predicted(
+    pub fn came_as_predicted(
         &mut self,
         head: &[u8; FRAME_HEADER_BYTES],
         slot: u32,
@@ -116,7 +98,7 @@ impl Connection {
         } else {
             FrameHeader::is_whole_tagged(head, receive.tag.0, (header_len, total))
         };
-        if !is_it || receive.started || left < FRAME_HEADER_BYTES + len {
+        if !is_it || receive.started || left < len {
             return None;
         }
         let receive =

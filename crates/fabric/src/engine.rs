@@ -287,6 +287,11 @@ pub trait Engine: Send {
     fn next_named(&mut self) -> Option<NamedAsk> {
         None
     }
+    /// All of them, in their order: they take the place of what is in the list.
+    fn take_named(&mut self, asks: &mut Vec<NamedAsk>) {
+        asks.clear();
+        asks.extend(std::iter::from_fn(|| self.next_named()));
+    }
     /// Answers a peer's named read, each once, those of a queue pair in their order: with data, at most as many
     /// bytes as it asks for, signaled or not; or refuses it, without a completion. When the completion of an answer comes,
     /// all answers before it on this queue pair have left their buffers.

@@ -331,7 +331,25 @@ impl NamedAsk {
         (len as usize <= NAMED_READ_BYTES_MAX).then_some(ask)
     }
 
+    /// The same, of a name of so many bytes with which a message begins.
+    #[inline(always)]
+    pub fn of_message(
+        (queue_pair, id): (QueuePair, u32),
+        (message, name_len): (&[u8], usize),
+        (offset, len): (u64, u32),
+    ) -> Option<NamedAsk> {
+        match message.first_chunk() {
+            // As a whole, which is less work: what follows the name is not told.
+            Some(name) if name_len <= NAME_BYTES_MAX && len as usize <= NAMED_READ_BYTES_MAX => {
+                let name_len = name_len as u8;
+                Some(NamedAsk { queue_pair, id, len, offset, name: *name, name_len })
+            }
+            _ => NamedAsk::new((queue_pair, id), message.get(..name_len)?, (offset, len)),
+        }
+    }
+
     /// What it wants, in whatever way the two ends have agreed on.
+    #[inline]
     pub fn name(&self) -> &[u8] {
         &self.name[..usize::from(self.name_len)]
     }
