@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use dafs_fabric::{
     Address, ConnectError, DeviceAttr, Engine, Incoming, NAME_BYTES_MAX, NAMED_READ_BYTES_MAX,
-    NamedAsk, Opcode, OpenError, PeerInfo, PostError, PostedReceive, QueuePair, QueuePairEvent,
-    RemoteSpan, SgList, Span, Tag, Waiter, WorkCompletion, WrId, sg_bytes,
+    NamedAnswer, NamedAsk, Opcode, OpenError, PeerInfo, PostError, PostedReceive, QueuePair,
+    QueuePairEvent, RemoteSpan, SgList, Span, Tag, Waiter, WorkCompletion, WrId, sg_bytes,
 };
 
 use crate::connection::{Accepted, Handshake, reject};
@@ -380,6 +380,16 @@ impl Engine for TcpEngine {
         let go = !connection.send.is_blocked();
         list(connection, slot_of(queue_pair), go, &mut self.to_flush);
         Ok(())
+    }
+
+    fn answer_all_named(
+        &mut self,
+        queue_pair: QueuePair,
+        numbers: (WrId, WrId),
+        answers: &mut Vec<NamedAnswer>,
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        self.post_answers(queue_pair, numbers, answers, signaled)
     }
 
     fn post_tagged_send(

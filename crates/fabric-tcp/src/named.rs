@@ -3,7 +3,9 @@
 //! The answers come in the order of asking, each in a frame of its own, to receives beside the tagged ones; so they
 //! are [predicted](crate::receive_prediction) as replies are, and many come with one system call.
 
-use dafs_fabric::{Arena, NamedAsk, Opcode, PostError, QueuePair, SgList, Status, WrId, sg_bytes};
+use dafs_fabric::{
+    Arena, NamedAnswer, NamedAsk, Opcode, PostError, QueuePair, SgList, Status, WrId, sg_bytes,
+};
 
 use crate::core::Core;
 use crate::deliver::Begin;
@@ -43,6 +45,33 @@ impl TcpEngine {
         let go = !connection.send.is_blocked();
         list(connection, slot_of(queue_pair), go, &mut self.to_flush);
         Ok(())
+    }
+}
+
+impl TcpEngine {
+    pub(crate) fn post_answers(
+        &mut self,
+        queue_pair: QueuePair,
+        (before, last): (WrId, WrId),
+        answers: &mut Vec<NamedAnswer>,
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        let connection = self.slots.connection(queue_pair)?;
+        let (mut left, mut posted, mut ended) = (answers.len(), 0, Ok(()));
+        for NamedAnswer { id, data } in answers.iter_mut() {
+            left -= 1;
+            let (wr_id, signaled) = if left == 0 { (last, signaled) } else { (before, false) };
+            let sequence = self.core.next_sequence();
+            ended = connection.answer_named(wr_id, (*id, sequence), Some((data, signaled)));
+            if ended.is_err() {
+                break;
+            }
+            posted += 1;
+        }
+        answers.drain(..posted);
+        let go = !connection.send.is_blocked();
+        list(connection, slot_of(queue_pair), go, &mut self.to_flush);
+        ended
     }
 }
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 use crate::error::{ConnectError, OpenError, PostError, RegisterError};
 use crate::mem::{MemoryRegion, Piece, Readers, Span, Views, Words};
 use crate::types::{
-    Access, Address, DeviceAttr, Hardware, Incoming, NamedAsk, PeerInfo, QueuePair, QueuePairEvent,
-    RemoteSpan, Rkey, SgList, ShortMessage, Tag, WorkCompletion, WrId,
+    Access, Address, DeviceAttr, Hardware, Incoming, NamedAnswer, NamedAsk, PeerInfo, QueuePair,
+    QueuePairEvent, RemoteSpan, Rkey, SgList, ShortMessage, Tag, WorkCompletion, WrId,
 };
 
 /// A kind of network.
@@ -307,6 +307,32 @@ pub trait Engine: Send {
     ) -> Result<(), PostError> {
         let _ = (queue_pair, wr_id, id, data);
         Err(PostError::Unsupported)
+    }
+    /// Answers several with data, of a queue pair and in their order: the last one under the second number, signaled or
+    /// not, those before it under the first one, unsignaled. Takes what was posted out of the list.
+    ///
+    /// # Errors
+    /// That of the first one that is left in the list.
+    fn answer_all_named(
+        &mut self,
+        queue_pair: QueuePair,
+        (before, last): (WrId, WrId),
+        answers: &mut Vec<NamedAnswer>,
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        let (mut left, mut posted, mut ended) = (answers.len(), 0, Ok(()));
+        for answer in answers.iter_mut() {
+            left -= 1;
+            let (wr_id, signaled) = if left == 0 { (last, signaled) } else { (before, false) };
+            let data = Some((&mut answer.data, signaled));
+            ended = self.answer_named(queue_pair, wr_id, answer.id, data);
+            if ended.is_err() {
+                break;
+            }
+            posted += 1;
+        }
+        answers.drain(..posted);
+        ended
     }
     /// Sends `header`, which is copied now, and `data` to the buffers that the peer posted for
     /// `tag`. Large tagged sends interleave and are not ordered among each other, but never

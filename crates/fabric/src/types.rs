@@ -355,6 +355,15 @@ impl NamedAsk {
     }
 }
 
+/// An answer to a [`NamedAsk`].
+#[derive(Debug)]
+pub struct NamedAnswer {
+    /// Of that.
+    pub id: u32,
+    /// What it names, as much as it asks for at most.
+    pub data: SgList,
+}
+
 /// What happens to a queue pair beside completions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dafs_fabric::{PostError, QueuePair, RemoteSpan, SgList, Span, Tag, WrId};
+use dafs_fabric::{NamedAnswer, PostError, QueuePair, RemoteSpan, SgList, Span, Tag, WrId};
 
 use crate::config::ConnOptions;
 use crate::event::ConnId;
@@ -259,6 +259,39 @@ impl Connection {
             return self.handed_over(message);
         }
         self.post_inline(sh, Work::Send, id, message, &mut SgList::new(), false);
+    }
+
+    /// Answers named reads, the last one under this number; takes the list.
+    pub fn answer_named(
+        &mut self,
+        sh: &mut Shared,
+        id: WrId,
+        answers: &mut Vec<NamedAnswer>,
+        mut signaled: bool,
+    ) {
+        sh.posted = true;
+        self.silent_posts = if signaled { 0 } else { self.silent_posts + answers.len() as u32 };
+        if self.silent_posts >= SILENT_POSTS_MAX {
+            (self.silent_posts, signaled) = (0, true);
+        }
+        let before = self.work_id(Target::Control, 0);
+        if self.outbox.is_empty() {
+            let numbers = (before, id);
+            match sh.engine.answer_all_named(self.queue_pair, numbers, answers, signaled) {
+                Ok(()) => return,
+                Err(PostError::QueueFull) => sh.blocked.push(self.id.slot()),
+                Err(error) => {
+                    answers.clear();
+                    return self.post_failed(sh, error);
+                }
+            }
+        }
+        let mut left = answers.len();
+        for NamedAnswer { id: number, mut data } in answers.drain(..) {
+            left -= 1;
+            let (id, signaled) = if left == 0 { (id, signaled) } else { (before, false) };
+            self.defer(sh, Work::NamedAnswer(number), id, &[], &mut data, signaled);
+        }
     }
 
     /// Refuses a named read, behind the answers to those before it.

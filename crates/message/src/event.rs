@@ -94,32 +94,17 @@ impl Short {
     }
 }
 
-/// A named read of a peer.
-#[derive(Debug)]
-pub struct Named {
-    pub(crate) conn: ConnId,
-    pub(crate) ask: NamedAsk,
+/// Named reads of peers, which came by one port.
+#[derive(Debug, Default)]
+pub struct NamedReads {
+    pub(crate) port: usize,
+    pub(crate) asks: Vec<NamedAsk>,
 }
 
-impl Named {
-    /// The connection on which it came.
-    pub fn conn(&self) -> ConnId {
-        self.conn
-    }
-
-    /// What it wants: not to be believed.
-    pub fn name(&self) -> &[u8] {
-        self.ask.name()
-    }
-
-    /// From which byte on.
-    pub fn offset(&self) -> u64 {
-        self.ask.offset
-    }
-
-    /// Bytes asked for.
-    pub fn bytes(&self) -> u32 {
-        self.ask.len
+impl NamedReads {
+    /// Those of a connection in their order. Nothing in them is to be believed.
+    pub fn asks(&self) -> &[NamedAsk] {
+        &self.asks
     }
 }
 

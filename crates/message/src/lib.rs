@@ -147,7 +147,7 @@ pub mod fuzzing {
 }
 
 pub use config::{ConnOptions, NodeConfig, NodeError, REPLY_HEADER_BYTES_MAX, SubmitError};
-pub use event::{ConnId, Event, Named, RequestId, Short};
+pub use event::{ConnId, Event, NamedReads, RequestId, Short};
 pub use loan::Loan;
 pub use node::{Node, incoming_private_data};
 #[cfg(feature = "planted")]

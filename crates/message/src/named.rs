@@ -1,9 +1,9 @@
 //! Named reads: what is asked for and answered beside the requests, with nothing of them but the connection.
 
-use dafs_fabric::{SgList, Span};
+use dafs_fabric::{NamedAnswer, NamedAsk, Span};
 
 use crate::config::SubmitError;
-use crate::event::{ConnId, Named};
+use crate::event::{ConnId, NamedReads};
 use crate::node::Node;
 use crate::port::Port;
 
@@ -35,34 +35,48 @@ impl Node {
         port.read_named(conn, tag, what, into)
     }
 
-    /// From now on [`next_named`](Self::next_named) has what peers ask for by name; before, all is refused.
+    /// From now on [`take_named`](Self::take_named) has what peers ask for by name; before, all is refused.
     pub fn serve_named(&mut self) {
         self.ports_mut().iter_mut().for_each(Port::serve_named);
     }
 
-    /// The next named read of a peer: to be answered or refused, those of a connection in their order.
+    /// The named reads that have come by a port, in place of what is there: each is to be answered or refused, those of a
+    /// connection in their order. False: none have come.
     #[inline]
-    pub fn next_named(&mut self) -> Option<Named> {
-        match self.ports_mut() {
-            [port] => port.next_named(),
-            ports => ports.iter_mut().find_map(Port::next_named),
+    pub fn take_named(&mut self, reads: &mut NamedReads) -> bool {
+        self.ports_mut().iter_mut().enumerate().any(|(number, port)| {
+            port.take_named(&mut reads.asks);
+            reads.port = number;
+            !reads.asks.is_empty()
+        })
+    }
+
+    /// The connection of one of them; `None`: it has ended, and nobody waits for an answer.
+    #[inline]
+    pub fn asker(&mut self, reads: &NamedReads, ask: &NamedAsk) -> Option<ConnId> {
+        self.ports_mut().get_mut(reads.port)?.asker(ask.queue_pair)
+    }
+
+    /// Answers named reads of a connection, each with at most as many bytes as it asks for; takes what is in the list. With a
+    /// token [`Event::ReplySent`](crate::Event::ReplySent) follows, when the last of these answers and all before it on
+    /// this connection have left; what is held for those without is let go then.
+    #[inline]
+    pub fn answer_named(
+        &mut self,
+        conn: ConnId,
+        answers: &mut Vec<NamedAnswer>,
+        token: Option<u64>,
+    ) {
+        match self.port(conn) {
+            Some(port) => port.answer_named(conn, answers, token),
+            None => answers.clear(),
         }
     }
 
-    /// Answers a named read with at most as many bytes as it asks for; takes what is in the list. With a token
-    /// [`Event::ReplySent`](crate::Event::ReplySent) follows, when this answer and all before it on this connection have
-    /// left; what is held for those without is let go then.
-    #[inline]
-    pub fn answer_named(&mut self, named: &Named, data: &mut SgList, token: Option<u64>) {
-        if let Some(port) = self.port(named.conn()) {
-            port.answer_named(named, data, token);
-        }
-    }
-
-    /// The peer does not get what it names.
-    pub fn refuse_named(&mut self, named: &Named) {
-        if let Some(port) = self.port(named.conn()) {
-            port.refuse_named(named);
+    /// The peer does not get what it names by the read with this number.
+    pub fn refuse_named(&mut self, conn: ConnId, number: u32) {
+        if let Some(port) = self.port(conn) {
+            port.refuse_named(conn, number);
         }
     }
 }

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use dafs_fabric::sim::{FaultConfig, SimConfig, SimNet};
-use dafs_fabric::{Address, Arena, Domain, SgList};
-use dafs_message::{ConnOptions, Event, Node, NodeConfig};
+use dafs_fabric::{Address, Arena, Domain, NamedAnswer, SgList};
+use dafs_message::{ConnOptions, Event, NamedReads, Node, NodeConfig};
 
 const BYTES: usize = 4096;
 const READS: u32 = 9;
@@ -26,7 +26,7 @@ fn a_refusal_waits_for_the_answers_before_it() {
     let conn = client.connect(&address, b"", options).unwrap();
     let memory = Arena::new(BYTES * (READS as usize + 1)).unwrap();
     let (mut waiting, mut expected, mut ended) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-    let mut rounds = 0;
+    let (mut reads, mut rounds) = (NamedReads::default(), 0);
     while ended.len() < READS as usize {
         rounds += 1;
         assert!(rounds < 100_000, "only {ended:?} have ended");
@@ -58,16 +58,22 @@ fn a_refusal_waits_for_the_answers_before_it() {
         }
         server.poll();
         while server.next_event().is_some() {}
-        waiting.extend(std::iter::from_fn(|| server.next_named()));
+        while server.take_named(&mut reads) {
+            let asks = reads.asks().iter();
+            waiting.extend(asks.map(|ask| (server.asker(&reads, ask).unwrap(), ask.clone())));
+        }
         if waiting.len() == READS as usize {
-            for (number, named) in waiting.drain(..).enumerate() {
-                let tag = named.offset() as u32;
+            let mut answers = Vec::new();
+            for (number, (conn, ask)) in waiting.drain(..).enumerate() {
+                let tag = ask.offset as u32;
                 expected.insert(tag, (number % 3 != 2).then_some(100));
                 if number % 3 == 2 {
-                    server.refuse_named(&named);
+                    // Two answers, and what is refused behind them.
+                    server.answer_named(conn, &mut answers, None);
+                    server.refuse_named(conn, ask.id);
                 } else {
-                    let mut data = SgList::from_iter([memory.span(BYTES * READS as usize, 100)]);
-                    server.answer_named(&named, &mut data, None);
+                    let data = SgList::from_iter([memory.span(BYTES * READS as usize, 100)]);
+                    answers.push(NamedAnswer { id: ask.id, data });
                 }
             }
         }

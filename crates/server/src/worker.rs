@@ -41,6 +41,7 @@ use company::Company;
 use complaints::Complaints;
 use connections::{Connection, Connections};
 use data_plane::DataPlane;
+use named::NamedPlane;
 use sessions::{End, Kept};
 use transfers::{ReplyPins, Transfers};
 
@@ -63,6 +64,7 @@ pub struct Worker {
     wait_mode: WaitMode,
     company: Company,
     data_plane: DataPlane,
+    named: NamedPlane,
     /// It shuts down: no request begins, and then all sessions end.
     stopping: Option<Duration>,
 }
@@ -97,6 +99,7 @@ impl Worker {
             wait_mode: WaitMode::Adaptive,
             company: Company::default(),
             data_plane: DataPlane::default(),
+            named: NamedPlane::default(),
             stopping: None,
         }
     }

@@ -65,7 +65,7 @@ pub use planted::{Defect, plant};
 pub use policy::{Class, Policy};
 pub use query::Cached;
 pub use ranges::FilePosition;
-pub use read::{HeldPage, PageLook, PinnedRead};
+pub use read::{HeldPage, PageLook, PinnedPages, PinnedRead};
 pub use read_ahead::Reader;
 pub use reading::{PinnedBytes, Reading};
 pub use unifier::{AccessedBits, HoldPermit, Unifier};

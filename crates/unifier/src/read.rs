@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dafs_fabric::mem::PAGE_BYTES;
-use dafs_fabric::{Piece, SgList};
+use dafs_fabric::{Piece, SgList, Span};
 use dafs_protocol::Status;
 use smallvec::SmallVec;
 
@@ -124,6 +124,44 @@ impl HeldPage<'_> {
         let HeldPage { core, unit, start, len, end_of_file } = *held;
         // The pin is that page's now.
         PinnedPage { core: core.clone(), unit, start, len, end_of_file }
+    }
+}
+
+/// Pages of one cache that are pinned one after the other and let go together.
+#[derive(Default)]
+pub struct PinnedPages {
+    core: Option<Arc<Core>>,
+    /// Each pinned once.
+    units: SmallVec<[Page; 8]>,
+}
+
+impl PinnedPages {
+    /// A page may be among them: it is of the cache of which all are.
+    #[inline]
+    pub fn takes(&self, page: &HeldPage<'_>) -> bool {
+        self.core.as_ref().is_none_or(|core| Arc::ptr_eq(core, page.core))
+    }
+
+    /// Holds a page that it [takes](Self::takes): its bytes.
+    ///
+    /// # Panics
+    /// When that is of another cache.
+    #[inline(always)]
+    pub fn keep(&mut self, page: HeldPage<'_>) -> Span {
+        assert!(self.takes(&page), "a page of another cache");
+        let held = ManuallyDrop::new(page);
+        self.core.get_or_insert_with(|| held.core.clone());
+        // The pin is one of these now.
+        self.units.push(held.unit);
+        held.core.pool.span(held.start, held.len)
+    }
+}
+
+impl Drop for PinnedPages {
+    fn drop(&mut self) {
+        if let Some(core) = &self.core {
+            self.units.iter().for_each(|unit| core.pool.unpin(*unit));
+        }
     }
 }
 

@@ -4,7 +4,9 @@ use super::Harness;
 use super::pair::{Pair, bytes, pattern};
 use crate::error::PostError;
 use crate::mem::Span;
-use crate::types::{NAME_BYTES_MAX, NAMED_READ_BYTES_MAX, NamedAsk, Status, WrId};
+use crate::types::{
+    NAME_BYTES_MAX, NAMED_READ_BYTES_MAX, NamedAnswer, NamedAsk, SgList, Status, WrId,
+};
 
 /// Connected, and `b` serves; `None`: devices know no names.
 fn serving(h: &mut Harness<'_>) -> Option<Pair> {
@@ -186,17 +188,19 @@ pub(super) fn the_last_answer_speaks_for_all(h: &mut Harness<'_>) {
         let data = [into.span().part(read * 5000, 5000)];
         p.a.named_read(qa, &data, b"n", read as u64).expect("posted");
     }
-    let mut sources = Vec::new();
+    let (mut sources, mut rest) = (Vec::new(), Vec::new());
     for read in 0..READS {
         let ask = asked(h, &mut p);
         let source = p.b.filled(ask.offset, 5000);
         let data = [source.span().clone()];
-        match read + 1 < READS {
+        match read < READS / 2 {
             true => p.b.answer_silently(&ask, &data).expect("answered"),
-            false => p.b.answer(&ask, Some(&data)).expect("answered"),
+            false => rest.push(NamedAnswer { id: ask.id, data: SgList::from_iter(data) }),
         }
         sources.push(source);
     }
+    p.b.answer_all(p.qb, &mut rest).expect("answered");
+    assert!(rest.is_empty(), "what was posted is taken");
     h.wait(&mut p, "the end of the last answer", |p| !p.b.completions.is_empty());
     // Nothing of them is read any more.
     sources.into_iter().for_each(|source| p.b.take_back(source));

@@ -9,8 +9,8 @@ use crate::engine::{Device, Engine, Listener};
 use crate::error::PostError;
 use crate::mem::{Buffer, MemoryRegion, PostedBuffer, Span};
 use crate::types::{
-    Access, DeviceAttr, NamedAsk, Opcode, QueuePair, QueuePairEvent, RemoteSpan, SgList, Status,
-    Tag, WorkCompletion, WrId,
+    Access, DeviceAttr, NamedAnswer, NamedAsk, Opcode, QueuePair, QueuePairEvent, RemoteSpan,
+    SgList, Status, Tag, WorkCompletion, WrId,
 };
 
 /// All rights.
@@ -227,6 +227,18 @@ impl Node {
         let (qp, id) = (ask.queue_pair, ask.id);
         self.post(Opcode::NamedAnswer, Some(qp), false, |e, wr| {
             e.answer_named(qp, wr, id, Some((&mut list(data), false)))
+        })
+        .map(drop)
+    }
+
+    /// Answers several named reads, and is told of the end of the last answer.
+    pub fn answer_all(
+        &mut self,
+        qp: QueuePair,
+        answers: &mut Vec<NamedAnswer>,
+    ) -> Result<(), PostError> {
+        self.post(Opcode::NamedAnswer, Some(qp), true, |e, wr| {
+            e.answer_all_named(qp, (WrId(0), wr), answers, true)
         })
         .map(drop)
     }

@@ -1,11 +1,11 @@
 //! Named reads, of this end and of peers.
 
-use dafs_fabric::{PostError, SgList, Span};
+use dafs_fabric::{NamedAnswer, NamedAsk, PostError, QueuePair, SgList, Span};
 
 use super::Port;
 use crate::config::SubmitError;
-use crate::connection::{State, Work};
-use crate::event::{ConnId, Named};
+use crate::connection::State;
+use crate::event::ConnId;
 use crate::work::Target;
 
 impl Port {
@@ -40,20 +40,24 @@ impl Port {
     }
 
     #[inline]
-    pub fn next_named(&mut self) -> Option<Named> {
-        loop {
-            let ask = self.sh.engine.next_named()?;
-            let Some(index) = self.place_of(ask.queue_pair) else { continue };
-            let Some(Some(connection)) = self.connections.get(index as usize) else { continue };
-            if connection.state == State::Open {
-                return Some(Named { conn: connection.id, ask });
-            }
-        }
+    pub fn take_named(&mut self, asks: &mut Vec<NamedAsk>) {
+        self.sh.engine.take_named(asks);
     }
 
-    pub fn answer_named(&mut self, named: &Named, data: &mut SgList, token: Option<u64>) {
-        let Some((connection, sh)) = self.find(named.conn) else {
-            data.clear();
+    pub fn asker(&mut self, queue_pair: QueuePair) -> Option<ConnId> {
+        let index = self.place_of(queue_pair)?;
+        let connection = self.connections.get(index as usize)?.as_ref()?;
+        (connection.state == State::Open).then_some(connection.id)
+    }
+
+    pub fn answer_named(
+        &mut self,
+        conn: ConnId,
+        answers: &mut Vec<NamedAnswer>,
+        token: Option<u64>,
+    ) {
+        let Some((connection, sh)) = self.find(conn) else {
+            answers.clear();
             return self.sh.unsent(token);
         };
         let id = match token {
@@ -64,14 +68,13 @@ impl Port {
             }
             None => connection.work_id(Target::Control, 0),
         };
-        let work = Work::NamedAnswer(named.ask.id);
-        connection.post_inline(sh, work, id, &[], data, token.is_some());
+        connection.answer_named(sh, id, answers, token.is_some());
     }
 
-    pub fn refuse_named(&mut self, named: &Named) {
-        if let Some((connection, sh)) = self.find(named.conn) {
+    pub fn refuse_named(&mut self, conn: ConnId, number: u32) {
+        if let Some((connection, sh)) = self.find(conn) {
             let id = connection.work_id(Target::Control, 0);
-            connection.refuse_named(sh, id, named.ask.id);
+            connection.refuse_named(sh, id, number);
         }
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use dafs_fabric::{SgList, Span};
 use dafs_protocol::{CommitLevel, Status, WriteVerifier};
 use dafs_store::{Extents, SeekKind};
-use dafs_unifier::{CachedFile, PinnedPage, PinnedRead, Writer, WriterId};
+use dafs_unifier::{CachedFile, PinnedRead, Writer, WriterId};
 use serde::Deserialize;
 use smallvec::SmallVec;
 
@@ -77,7 +77,6 @@ impl FromStr for DataPath {
 /// What keeps data where it is until it left.
 pub(crate) enum DataPin {
     Lease(#[allow(dead_code, reason = "held for its drop")] PinnedRead),
-    Page(#[allow(dead_code, reason = "held for its drop")] PinnedPage),
     Buffers(#[allow(dead_code, reason = "held for its drop")] Taken),
     Scratch(Span),
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dafs_message::{ConnId, RequestId};
-use dafs_unifier::PinnedPage;
+use dafs_unifier::{PinnedPage, PinnedPages};
 use rustc_hash::FxHashMap;
 
 use super::Worker;
@@ -57,6 +57,11 @@ pub(super) enum ReplyPins {
         _page: PinnedPage,
         grant: Option<Grant>,
     },
+    /// Those of reads of one page each by a reference.
+    Pages {
+        _pages: PinnedPages,
+        grant: Option<Grant>,
+    },
     All(Vec<Held>),
 }
 
@@ -101,7 +106,7 @@ impl Transfers {
         let place = self.leaving.get_mut(index as usize)?;
         let held = match &mut place.pins {
             Some(ReplyPins::All(held)) => Some(std::mem::take(held)),
-            Some(ReplyPins::Page { .. }) => None,
+            Some(ReplyPins::Page { .. } | ReplyPins::Pages { .. }) => None,
             None => return None,
         };
         place.pins = None;
@@ -114,7 +119,7 @@ impl Transfers {
     fn give_back(&mut self, token: u64) {
         let index = usize::try_from(token).unwrap_or(usize::MAX);
         match self.leaving.get_mut(index).and_then(|place| place.pins.as_mut()) {
-            Some(ReplyPins::Page { grant, .. }) => *grant = None,
+            Some(ReplyPins::Page { grant, .. } | ReplyPins::Pages { grant, .. }) => *grant = None,
             Some(ReplyPins::All(held)) => held.retain(|held| !matches!(held, Held::Grant(_))),
             None => {}
         }
