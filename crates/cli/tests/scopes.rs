@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Server, Temporary, good, is_root, path};
-use dafs_client::{File, OpenOptions, Session, SessionOptions, Url};
+use dafs_client::{File, Lent, OpenOptions, Session, SessionOptions, Url};
 use dafs_fabric::Provider;
 use dafs_fabric_shm::ShmProvider;
 use dafs_fabric_tcp::TcpProvider;
@@ -19,6 +19,7 @@ use dafs_protocol::SetAttr;
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
+const LENT_PAGES: usize = 4;
 const ONE: u32 = 54_321;
 const OTHER: u32 = 54_322;
 
@@ -82,6 +83,7 @@ fn acts_for_another_test() {
     let Ok(url) = std::env::var("DAFS_TEST_ACT") else { return };
     let session = connect(&url);
     let mut files: Vec<(String, File)> = Vec::new();
+    let mut lents = Vec::new();
     for line in std::io::stdin().lines() {
         let line = line.expect("a line");
         let (what, name) = line.split_once(' ').unwrap_or((&line, ""));
@@ -103,6 +105,23 @@ fn acts_for_another_test() {
                 format!("{hits} {mark}")
             }
             "mapped" => mapped(name).to_string(),
+            "lend" => {
+                lents.push(known().expect("open").lend(0, LENT_PAGES * PAGE).expect("lent"));
+                "ok".into()
+            }
+            "lent" => {
+                let first = lents.first().and_then(|lent: &Lent| lent.pieces().next());
+                first.expect("lent")[..16].escape_ascii().to_string()
+            }
+            "go-on-reading" => {
+                let (session, file) = (session.clone(), known().expect("open").clone());
+                std::thread::spawn(move || {
+                    loop {
+                        read(&session, &file);
+                    }
+                });
+                "ok".into()
+            }
             _ => panic!("{line}"),
         };
         // Behind what the test harness has written on the line.
@@ -150,6 +169,11 @@ impl Actor {
         let answer = self.ask(&format!("read {name}"));
         let (hits, mark) = answer.split_once(' ').expect("two words");
         (hits.parse().expect("a number"), mark.to_owned())
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
     }
 
     fn open(&mut self, name: &str) {
@@ -514,4 +538,40 @@ fn directories_of_others_take_nothing_from_what_everybody_may_open() {
     root.set_attr(b"directory", of_mode(0o700), false).expect("a mode");
     assert_eq!((one.mapped("directory/file"), one.read("directory/file").0), (0, 0));
     assert!(one.mapped("public") >= PAGES);
+}
+
+/// Nobody waits for a program that stands still in the midst of its own reads, nor for what it was lent.
+#[test]
+fn a_program_that_stands_still_holds_up_no_change() {
+    if !is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let stage = stage(&SET, &[]);
+    let (mut one, mut other) = (stage.actor(ONE), stage.actor(OTHER));
+    let root = connect(&stage.server.at("?transport=tcp"));
+    for name in ["public", "mine"] {
+        one.open(name);
+        assert!(one.read(name).0 >= 100, "{name}");
+    }
+    one.ask("lend public");
+    one.ask("go-on-reading mine");
+    one.signal("-STOP");
+    for (name, mode) in [("public", 0o600), ("mine", 0)] {
+        root.set_attr(name.as_bytes(), of_mode(mode), false).expect("a mode");
+        let options = OpenOptions { write: true, ..OpenOptions::read() };
+        let file = root.open(name.as_bytes(), options).expect("open");
+        file.write_at(&page("secret").repeat(PAGES), 0).expect("written");
+        file.commit().expect("committed");
+        // As it was before: all could read it then.
+        let lent = if name == "public" { LENT_PAGES } else { 0 };
+        assert_eq!((other.mapped(name), other.mapped("secret")), (lent, 0), "{name}");
+    }
+    one.signal("-CONT");
+    assert!(one.ask("lent").starts_with("public"));
+    assert_eq!(one.mapped("secret"), 0);
+    for name in ["public", "mine"] {
+        assert_eq!(one.read(name).1, "secret", "{name}");
+    }
+    assert_eq!(one.mapped("secret"), 0);
 }
