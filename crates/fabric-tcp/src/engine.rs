@@ -164,7 +164,7 @@ impl TcpEngine {
     ) -> Result<(), PostError> {
         let connection = self.slots.connection(queue_pair)?;
         let taken = connection.requests.len() + connection.tags.named();
-        if taken >= SEND_QUEUE_DEPTH + connection.send.served {
+        if taken >= SEND_QUEUE_DEPTH {
             return Err(PostError::QueueFull);
         }
         let sequence = self.core.next_sequence();
@@ -371,15 +371,14 @@ impl Engine for TcpEngine {
         id: u32,
         data: Option<(&mut SgList, bool)>,
     ) -> Result<(), PostError> {
-        if let Some((data, _)) = &data {
-            check_size(&[], data, NAMED_READ_BYTES_MAX)?;
-        }
-        let sequence = self.core.next_sequence();
-        let connection = self.slots.connection(queue_pair)?;
-        connection.answer_named(wr_id, (id, sequence), data)?;
-        let go = !connection.send.is_blocked();
-        list(connection, slot_of(queue_pair), go, &mut self.to_flush);
-        Ok(())
+        let Some((data, signaled)) = data else {
+            return self.post_refusal(queue_pair, wr_id, id);
+        };
+        let mut answers = vec![NamedAnswer { id, data: std::mem::take(data) }];
+        let ended = self.post_answers(queue_pair, (wr_id, wr_id), &mut answers, signaled);
+        // What is not posted is the caller's.
+        answers.drain(..).for_each(|answer| *data = answer.data);
+        ended
     }
 
     fn answer_all_named(

@@ -6,6 +6,7 @@ use dafs_fabric::{Opcode, Status};
 
 use crate::core::Core;
 use crate::queue_pair::Connection;
+use crate::send::Gone;
 use crate::sys::{Gather, is_out_of_memory, is_temporary};
 
 impl Connection {
@@ -66,7 +67,7 @@ impl Connection {
     fn send_call(&mut self, core: &mut Core) -> io::Result<(usize, usize, bool)> {
         let pins = self.send.batch.pin_regions();
         let mut gather = Gather::new(&mut core.io);
-        self.send.batch.gather(&mut gather, &self.requests, &core.zeros);
+        self.send.gather(&mut gather, &self.requests, &core.zeros);
         core.system_calls += 1;
         let sent = gather.send(std::os::fd::AsRawFd::as_raw_fd(&self.socket))?;
         drop(pins);
@@ -76,9 +77,16 @@ impl Connection {
 
     /// The kernel has `sent` bytes more.
     fn advance(&mut self, mut sent: usize, core: &mut Core) {
-        while let Some(ended) = self.send.batch.pop_sent(&mut sent) {
-            if let Some(slot) = ended {
-                self.left(slot, core);
+        loop {
+            while let Some(ended) = self.send.batch.pop_sent(&mut sent) {
+                if let Some(slot) = ended {
+                    self.left(slot, core);
+                }
+            }
+            match self.send.answers_left(self.id, &mut sent) {
+                Some(Gone::Through) => {}
+                Some(Gone::Told(end)) => core.complete(end),
+                Some(Gone::Within) | None => return,
             }
         }
     }

@@ -10,11 +10,12 @@ use dafs_fabric::{
 use crate::core::Core;
 use crate::deliver::Begin;
 use crate::engine::{TcpEngine, list, slot_of};
-use crate::frame::{FAULT_NAMED, FrameHeader, Kind};
+use crate::frame::{FrameHeader, Kind};
 use crate::queue_pair::Connection;
 use crate::receive_side::{Target, Violation};
 use crate::requests::{Posted, SEND_QUEUE_DEPTH};
 use crate::scatter_gather::Cursor;
+use crate::shared::SGE_MAX;
 
 impl TcpEngine {
     pub(crate) fn ask_named(
@@ -26,7 +27,7 @@ impl TcpEngine {
     ) -> Result<(), PostError> {
         let connection = self.slots.connection(queue_pair)?;
         let taken = connection.requests.len() + connection.tags.named();
-        if taken >= SEND_QUEUE_DEPTH + connection.send.served {
+        if taken >= SEND_QUEUE_DEPTH {
             return Err(PostError::QueueFull);
         }
         let (opcode, signaled) = (Opcode::NamedRead, false);
@@ -49,6 +50,20 @@ impl TcpEngine {
 }
 
 impl TcpEngine {
+    pub(crate) fn post_refusal(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        id: u32,
+    ) -> Result<(), PostError> {
+        let sequence = self.core.next_sequence();
+        let connection = self.slots.connection(queue_pair)?;
+        connection.refuse_named(id, wr_id, sequence)?;
+        let go = !connection.send.is_blocked();
+        list(connection, slot_of(queue_pair), go, &mut self.to_flush);
+        Ok(())
+    }
+
     pub(crate) fn post_answers(
         &mut self,
         queue_pair: QueuePair,
@@ -57,18 +72,13 @@ impl TcpEngine {
         signaled: bool,
     ) -> Result<(), PostError> {
         let connection = self.slots.connection(queue_pair)?;
-        let (mut left, mut posted, mut ended) = (answers.len(), 0, Ok(()));
-        for NamedAnswer { id, data } in answers.iter_mut() {
-            left -= 1;
-            let (wr_id, signaled) = if left == 0 { (last, signaled) } else { (before, false) };
-            let sequence = self.core.next_sequence();
-            ended = connection.answer_named(wr_id, (*id, sequence), Some((data, signaled)));
-            if ended.is_err() {
-                break;
-            }
-            posted += 1;
+        let (fitting, ended) = connection.fitting(answers);
+        let all = answers.len();
+        for (number, answer) in answers.drain(..fitting).enumerate() {
+            let told = if number + 1 == all { (last, signaled) } else { (before, false) };
+            connection.send.push_answer(answer, told, self.core.next_sequence());
         }
-        answers.drain(..posted);
+        connection.send.unanswered.drain(..fitting);
         let go = !connection.send.is_blocked();
         list(connection, slot_of(queue_pair), go, &mut self.to_flush);
         ended
@@ -84,10 +94,9 @@ impl Connection {
         message: &[u8],
         core: &mut Core,
     ) -> Result<(), Violation> {
-        if self.send.served >= SEND_QUEUE_DEPTH {
+        if self.send.served() >= SEND_QUEUE_DEPTH {
             return Err("too many reads under way");
         }
-        self.send.served += 1;
         self.send.unanswered.push_back((header.id, header.total));
         let name = (message, usize::from(header.header_len));
         let ask = NamedAsk::of_message((self.id, header.id), name, (header.addr, header.total));
@@ -95,35 +104,38 @@ impl Connection {
             (Some(asked), Some(ask)) => asked.push(ask),
             _ => {
                 let sequence = core.next_sequence();
-                let _ = self.answer_named(WrId(0), (header.id, sequence), None);
+                let _ = self.refuse_named(header.id, WrId(0), sequence);
             }
         }
         Ok(())
     }
 
-    /// Queues an answer, or `None`: a refusal.
-    pub fn answer_named(
-        &mut self,
-        wr_id: WrId,
-        (id, sequence): (u32, u64),
-        data: Option<(&mut SgList, bool)>,
-    ) -> Result<(), PostError> {
-        let opcode = Opcode::NamedAnswer;
-        let key = if data.is_some() { 0 } else { FAULT_NAMED };
-        let mut none = SgList::new();
-        let (data, signaled) = data.unwrap_or((&mut none, false));
-        let bytes = sg_bytes(data);
-        match self.send.unanswered.front() {
-            Some((next, len)) if *next == id && bytes > *len as usize => {
-                return Err(PostError::TooLarge);
+    /// How many of these are answers to the reads that are next, with no more bytes than asked for, and what is wrong with
+    /// the one behind them.
+    fn fitting(&self, answers: &[NamedAnswer]) -> (usize, Result<(), PostError>) {
+        let mut next = self.send.unanswered.iter();
+        for (number, NamedAnswer { id, data }) in answers.iter().enumerate() {
+            let wrong = match next.next() {
+                Some((asked, len)) if asked == id => {
+                    let fits = data.len() <= SGE_MAX && sg_bytes(data) <= *len as usize;
+                    (!fits).then_some(PostError::TooLarge)
+                }
+                _ => Some(PostError::Unsupported),
+            };
+            if let Some(wrong) = wrong {
+                return (number, Err(wrong));
             }
+        }
+        (answers.len(), Ok(()))
+    }
+
+    /// Refuses the read that is next.
+    pub fn refuse_named(&mut self, id: u32, wr_id: WrId, sequence: u64) -> Result<(), PostError> {
+        match self.send.unanswered.front() {
             Some((next, _)) if *next == id => self.send.unanswered.pop_front(),
             _ => return Err(PostError::Unsupported),
         };
-        let total = bytes as u32;
-        let posted = Posted { wr_id, opcode, signaled, key, addr: id.into(), total };
-        let (slot, request) = self.requests.post(posted, sequence, &[], data);
-        self.send.push(slot, request);
+        self.send.push_refusal(id, wr_id, sequence);
         Ok(())
     }
 

@@ -105,16 +105,14 @@ impl Connection {
         });
         let receives = self.tags.slots.iter().filter(|receive| receive.wr_id == wr_id);
         let came = receives.map(|receive| receive.cursor.passed(&receive.data));
-        sent.chain(came).sum::<usize>() as u64
+        let answered = self.send.answer_moved(wr_id);
+        sent.chain(came).sum::<usize>() as u64 + answered as u64
     }
 
     /// Ends a request and tells of it if it was signaled or failed.
     #[inline(always)]
     pub fn complete(&mut self, slot: u32, status: Status, core: &mut Core) {
         let posted = self.requests.end(slot);
-        if posted.opcode == Opcode::NamedAnswer {
-            self.send.served -= 1;
-        }
         if posted.signaled || status != Status::Success {
             core.complete(WorkCompletion {
                 wr_id: posted.wr_id,
@@ -163,13 +161,8 @@ impl Connection {
         }
         let mut flushed: Vec<(u64, WorkCompletion)> = Vec::new();
         for request in self.requests.iter() {
-            // The first has a receive, and a refusal is nobody's.
-            let is_told = match request.posted.opcode {
-                Opcode::NamedRead => false,
-                Opcode::NamedAnswer => request.posted.key == 0,
-                _ => true,
-            };
-            if !is_told {
+            // It has a receive.
+            if request.posted.opcode == Opcode::NamedRead {
                 continue;
             }
             let completion = WorkCompletion {
@@ -185,6 +178,7 @@ impl Connection {
         for receive in self.tags.slots.iter() {
             flushed.push((receive.sequence, tagged_completion(self.id, receive, Status::Flushed)));
         }
+        flushed.extend(self.send.other.answers.flushed(self.id));
         // The spans go first: whoever sees a completion owns the memory.
         drop(self);
         flushed.sort_unstable_by_key(|(sequence, _)| *sequence);

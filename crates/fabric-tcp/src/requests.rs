@@ -85,7 +85,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// What is asked for by a send, tagged send, RDMA write or read, a named read or its answer, but for its bytes.
+/// What is asked for by a send, tagged send, RDMA write or read, or a named read, but for its bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Posted {
     pub wr_id: WrId,
@@ -100,20 +100,11 @@ pub struct Posted {
 }
 
 impl Posted {
-    /// The head of the answer to the named read whose number is in `addr`, or of a fault.
-    #[inline(always)]
-    fn named_answer(&self) -> FrameHeader {
-        let kind = if self.key == 0 { Kind::NamedResponse } else { Kind::Fault };
-        let (payload_len, total, id) = (self.total, self.total, self.addr as u32);
-        FrameHeader { payload_len, total, key: self.key, id, ..FrameHeader::new(kind) }
-    }
-
     /// The head of a send, or of a tagged send that fits one frame.
     #[inline(always)]
     fn whole_frame(&self, header_len: usize) -> FrameHeader {
         let (kind, total) = match self.opcode {
             Opcode::TaggedSend => (Kind::Tagged, self.total),
-            Opcode::NamedAnswer => return self.named_answer(),
             _ => (Kind::Send, 0),
         };
         FrameHeader {

@@ -11,17 +11,20 @@
 
 mod batch;
 mod other_lane;
+mod out_answers;
 mod out_frame;
 
 use std::collections::VecDeque;
 
-use dafs_fabric::Opcode;
+use dafs_fabric::{NamedAnswer, Opcode, QueuePair, Span, WrId};
 
 use crate::frame::{FAULT_WRITE, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kind, RUN_FRAMES_MAX};
 use crate::requests::{Request, SEND_QUEUE_DEPTH, Slab};
+use crate::sys::Gather;
 use crate::turns::Load;
 use batch::Batch;
 use other_lane::OtherLane;
+pub use out_answers::Gone;
 use out_frame::OutFrame;
 use out_frame::Source;
 
@@ -122,9 +125,7 @@ pub struct SendSide {
     pub batch: Batch,
     pub blocked: bool,
     pub broken: bool,
-    /// The peer's named reads whose answers have not left.
-    pub served: usize,
-    /// Those that are not answered, in order: number, and bytes asked for.
+    /// The peer's named reads that are not answered, in order: number, and bytes asked for.
     pub unanswered: VecDeque<(u32, u32)>,
     /// On the engine's list of queue pairs to flush.
     pub listed: bool,
@@ -156,7 +157,7 @@ impl SendSide {
     pub fn push(&mut self, slot: u32, request: &mut Request) {
         request.sends_before = self.sends_posted;
         match request.posted.opcode {
-            Opcode::TaggedSend | Opcode::NamedAnswer => {
+            Opcode::TaggedSend => {
                 return self.other.push_tagged(slot, request.posted.total);
             }
             Opcode::RdmaWrite => self.asked.write(slot, request),
@@ -164,6 +165,45 @@ impl SendSide {
             _ => self.sends_posted += 1,
         }
         self.ordered.push_back(slot);
+    }
+
+    /// The peer's named reads whose answers have not left.
+    #[inline]
+    pub fn served(&self) -> usize {
+        self.unanswered.len() + self.other.answers.staying()
+    }
+
+    /// Queues an answer to a named read.
+    #[inline(always)]
+    pub fn push_answer(&mut self, answer: NamedAnswer, told: (WrId, bool), sequence: u64) {
+        let NamedAnswer { id, data } = answer;
+        self.other.answers.push((id, data), told, (sequence, self.sends_posted));
+    }
+
+    /// Queues the refusal of one.
+    pub fn push_refusal(&mut self, id: u32, wr_id: WrId, sequence: u64) {
+        self.other.answers.push_refusal(id, wr_id, (sequence, self.sends_posted));
+    }
+
+    /// Adds what leaves next to a call, as much of it as there is room for.
+    pub fn gather<'a>(
+        &'a self,
+        gather: &mut Gather<'a>,
+        requests: &'a Slab<Request>,
+        zeros: &'a Span,
+    ) {
+        self.batch.gather(gather, (requests, &self.other.answers), zeros);
+    }
+
+    /// See [`Batch::answers_left`].
+    #[inline]
+    pub fn answers_left(&mut self, queue_pair: QueuePair, sent: &mut usize) -> Option<Gone> {
+        self.batch.answers_left(&mut self.other.answers, queue_pair, sent)
+    }
+
+    /// Bytes of data that the kernel has of the answer to a named read with this number.
+    pub fn answer_moved(&self, wr_id: WrId) -> usize {
+        self.other.answers.moved(wr_id, self.batch.answer_begun())
     }
 
     /// True when there is something to send.

@@ -123,6 +123,17 @@ impl<'a> Gather<'a> {
         self.bytes += self.list.push(start.cast_mut().cast(), len);
     }
 
+    /// Adds a message of two pieces of memory, if both have room and neither is empty; false: it did not.
+    #[inline]
+    pub fn message(&mut self, head: &'a [u8], data: &'a Span) -> bool {
+        let is_plain = !self.list.full && !data.is_empty() && data.file_range().is_none();
+        let pieces =
+            [(head.as_ptr().cast_mut(), head.len()), (data.as_ptr().cast_mut(), data.len())];
+        let bytes = if is_plain { self.list.push_all(pieces) } else { 0 };
+        self.bytes += bytes;
+        bytes > 0
+    }
+
     /// A range of a file leaves by a call of its own.
     fn file(&mut self, fd: RawFd, offset: u64, len: usize) {
         if len == 0 || self.list.full {

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dafs_fabric::Span;
+use dafs_fabric::{QueuePair, Span};
 use smallvec::SmallVec;
 
+use super::out_answers::{Gone, OutAnswers};
 use super::out_frame::{OutFrame, Source, gather_frame, gather_whole};
 use crate::frame::{FAULT_READ, FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kind};
 use crate::memory_region::Pin;
@@ -20,6 +21,8 @@ enum Next {
     Whole { slot: u32, header_len: u32, payload_len: u32 },
     /// The next one of the others.
     Other,
+    /// So many answers to named reads, whether there is a large one.
+    Answers { count: u32, is_large: bool },
 }
 
 /// Frames in the order in which they leave.
@@ -51,11 +54,11 @@ impl Batch {
     pub fn gather<'a>(
         &'a self,
         gather: &mut Gather<'a>,
-        requests: &'a Slab<Request>,
+        (requests, answers): (&'a Slab<Request>, &'a OutAnswers),
         zeros: &'a Span,
     ) {
         let mut skip = self.sent;
-        let mut others = self.others.iter();
+        let (mut others, mut answered) = (self.others.iter(), 0);
         for next in &self.order {
             match next {
                 Next::Whole { slot, .. } => gather_whole(gather, requests.at(*slot), skip),
@@ -63,6 +66,10 @@ impl Batch {
                     if let Some(frame) = others.next() {
                         gather_frame(gather, frame, skip, requests, zeros);
                     }
+                }
+                Next::Answers { count, .. } => {
+                    answers.gather(gather, (answered, *count as usize), skip);
+                    answered += *count as usize;
                 }
             }
             skip = 0;
@@ -91,6 +98,39 @@ impl Batch {
         self.order.push_back(Next::Whole { slot, header_len: header_len.into(), payload_len });
     }
 
+    /// Adds the next answers to named reads: so many, of so many bytes with their heads, and the largest one's data.
+    #[inline]
+    pub(super) fn push_answers(&mut self, count: usize, (bytes, largest): (usize, usize)) {
+        if count == 0 {
+            return;
+        }
+        self.added = (self.added.0 + bytes, self.added.1.max(largest));
+        let is_large = largest == FRAME_PAYLOAD_BYTES_MAX;
+        self.order.push_back(Next::Answers { count: count as u32, is_large });
+    }
+
+    /// The answers to named reads of which some have not left, if they are first: the kernel has `sent` bytes more. An end
+    /// that is to be told, or whether that was all of them.
+    #[inline]
+    pub(super) fn answers_left(
+        &mut self,
+        answers: &mut OutAnswers,
+        queue_pair: QueuePair,
+        sent: &mut usize,
+    ) -> Option<Gone> {
+        let Some(Next::Answers { count, .. }) = self.order.front_mut() else { return None };
+        let gone = answers.leave(queue_pair, sent, (count, &mut self.sent));
+        if *count == 0 {
+            self.order.pop_front();
+        }
+        Some(gone)
+    }
+
+    /// Bytes that the kernel has of the first answer to a named read, if that is first.
+    pub(super) fn answer_begun(&self) -> usize {
+        if matches!(self.order.front(), Some(Next::Answers { .. })) { self.sent } else { 0 }
+    }
+
     /// Adds a frame.
     pub(super) fn push(&mut self, frame: OutFrame) {
         self.reads_regions |= matches!(frame.source, Source::Region(..) | Source::Done(_));
@@ -114,6 +154,8 @@ impl Batch {
                 };
                 (first.len(), ended)
             }
+            // See `answers_left`.
+            Next::Answers { .. } => return None,
         };
         let left = len - self.sent;
         if *sent < left {
@@ -147,6 +189,7 @@ impl Batch {
                     };
                     (of, frame.header_len, frame.payload_len)
                 }
+                Next::Answers { .. } => (None, 0, 0),
             };
             let payload_gone = gone.saturating_sub(FRAME_HEADER_BYTES + header_len);
             if of.is_some_and(|of| of as usize == slot) {
@@ -179,6 +222,7 @@ impl Batch {
         let is_whole = |next: &Next| match next {
             Next::Whole { payload_len, .. } => *payload_len as usize == FRAME_PAYLOAD_BYTES_MAX,
             Next::Other => false,
+            Next::Answers { is_large, .. } => *is_large,
         };
         let is_large = |frame: &OutFrame| frame.payload_len == FRAME_PAYLOAD_BYTES_MAX;
         bytes as usize <= frames * FRAME_PAYLOAD_BYTES_MAX

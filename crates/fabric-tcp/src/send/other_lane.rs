@@ -7,6 +7,7 @@ use std::sync::Arc;
 use dafs_fabric::Fifo;
 
 use super::batch::{Batch, frames_of};
+use super::out_answers::OutAnswers;
 use super::out_frame::{OutFrame, Source};
 use crate::frame::{FAULT_READ, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kind};
 use crate::memory_region::Region;
@@ -35,6 +36,8 @@ pub struct OtherLane {
     /// Bytes that the first of `bulk` had of its turn.
     bulk_turn: usize,
     reads: VecDeque<ReadService>,
+    /// To named reads; they have their turns with small messages.
+    pub answers: OutAnswers,
     /// Which class has the next turn.
     class: u8,
 }
@@ -42,7 +45,10 @@ pub struct OtherLane {
 impl OtherLane {
     /// Nothing waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.small.is_empty() && self.bulk.is_empty() && self.reads.is_empty()
+        self.small.is_empty()
+            && self.answers.are_batched()
+            && self.bulk.is_empty()
+            && self.reads.is_empty()
     }
 
     /// Queues a tagged send of so many bytes.
@@ -82,7 +88,13 @@ impl OtherLane {
             let class = self.class;
             self.class = (class + 1) % 3;
             let some = match class {
-                0 => self.fill_small(batch, requests, sends_framed),
+                0 => {
+                    let before = batch.len();
+                    self.fill_small(batch, requests, sends_framed);
+                    let (count, bytes) = self.answers.next_turn(sends_framed);
+                    batch.push_answers(count, bytes);
+                    batch.len() > before
+                }
                 1 => self.fill_read(batch, frames),
                 _ => self.fill_bulk(batch, requests, frames, sends_framed),
             };
@@ -93,13 +105,7 @@ impl OtherLane {
         false
     }
 
-    fn fill_small(
-        &mut self,
-        batch: &mut Batch,
-        requests: &mut Slab<Request>,
-        sends_framed: u64,
-    ) -> bool {
-        let before = batch.len();
+    fn fill_small(&mut self, batch: &mut Batch, requests: &mut Slab<Request>, sends_framed: u64) {
         for _ in 0..SMALL_TURN {
             let Some(slot) = self.small.front() else { break };
             let request = requests.at_mut(slot);
@@ -109,7 +115,6 @@ impl OtherLane {
             batch.push_whole(slot, request);
             self.small.pop_front();
         }
-        batch.len() > before
     }
 
     fn fill_bulk(

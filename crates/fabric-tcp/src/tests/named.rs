@@ -3,6 +3,7 @@
 use super::*;
 use crate::frame::FAULT_NAMED;
 use crate::requests::SEND_QUEUE_DEPTH;
+use dafs_fabric::NamedAnswer;
 
 fn ask(id: u32, name: &[u8], total: u32) -> Vec<u8> {
     let header_len = name.len() as u16;
@@ -70,6 +71,64 @@ fn answers_are_in_the_order_of_asking() {
     assert_eq!((head.kind, head.id, head.total), (Kind::NamedResponse, 6, 4));
     assert_eq!(heard.len(), 68);
     assert_eq!(bench.statuses(), [(7, Status::Success)]);
+}
+
+/// More than the kernel takes at once, with tagged messages and refusals among them.
+#[test]
+fn answers_leave_in_parts() {
+    const READS: u32 = 200;
+    let mut bench = Bench::new();
+    bench.engine.serve_named();
+    let len = |id: u32| 65536 - 977 * (id as usize % 5);
+    let asks: Vec<_> = (0..READS).flat_map(|id| ask(id, b"n", 65536)).collect();
+    bench.say(&asks, usize::MAX);
+    let whole = bench.arena.span(0, 65536);
+    whole.copy_from(0, &pattern());
+    let (mut answers, mut told) = (Vec::new(), Vec::new());
+    for id in 0..READS {
+        let (qp, number) = (bench.queue_pair, WrId(id.into()));
+        // An answer of two pieces begins and ends as one of one does.
+        let (first, rest) = (whole.part(0, 100), whole.part(100, len(id) - 100));
+        let data =
+            if id % 3 == 1 { smallvec![first, rest] } else { smallvec![whole.part(0, len(id))] };
+        if id % 7 != 6 {
+            answers.push(NamedAnswer { id, data });
+        }
+        if id % 4 == 3 || id % 7 == 6 {
+            let last = answers.last().map(|answer| WrId(answer.id.into()));
+            told.extend(last.map(|last| (last.0, Status::Success)));
+            let numbers = (WrId(9999), last.unwrap_or(number));
+            bench.engine.answer_all_named(qp, numbers, &mut answers, true).expect("in order");
+        }
+        if id % 7 == 6 {
+            bench.engine.answer_named(qp, number, id, None).expect("in order");
+        }
+        if id % 50 == 49 {
+            let data = &mut smallvec![whole.part(0, 5000)];
+            bench.engine.post_tagged_send(qp, number, Tag(1), b"", data, false).expect("posted");
+        }
+    }
+    let heard = bench.hear();
+    let (mut rest, mut next) = (&heard[..], 0);
+    while let Some(head) = rest.first_chunk() {
+        let head = FrameHeader::decode(head).expect("a frame");
+        let (body, after) = rest[32..].split_at(head.payload_len as usize);
+        assert!(body == &pattern()[..body.len()], "wrong data of {next}");
+        rest = after;
+        if head.kind == Kind::Tagged {
+            continue;
+        }
+        let is_refused = next % 7 == 6;
+        let expected = if is_refused { (Kind::Fault, 0) } else { (Kind::NamedResponse, len(next)) };
+        assert_eq!((head.id, head.kind, body.len()), (next, expected.0, expected.1));
+        next += 1;
+    }
+    assert_eq!(next, READS);
+    assert_eq!(bench.statuses(), told);
+}
+
+fn pattern() -> Vec<u8> {
+    (0..65536_u32).map(|at| ((at * 31) >> 3) as u8).collect()
 }
 
 #[test]
