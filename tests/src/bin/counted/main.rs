@@ -26,10 +26,10 @@ use workload::{Network, READS};
 /// What is counted and what it may cost per read: instructions, calls of memcpy, calls of malloc. The
 /// figures of 2026-11-28, and 2 to 3 %.
 const BOUNDS: [(&str, [f64; 3]); 10] = [
-    ("server", [2395.0, 3.2, 0.01]),
-    ("client", [2670.0, 3.2, 0.01]),
-    ("server, named", [1955.0, 3.2, 0.01]),
-    ("client, named", [2170.0, 3.2, 0.01]),
+    ("server", [2315.0, 3.2, 0.01]),
+    ("client", [2545.0, 3.2, 0.01]),
+    ("server, named", [935.0, 1.2, 0.01]),
+    ("client, named", [2030.0, 2.1, 0.01]),
     ("server, cold", [5960.0, 4.3, 0.05]),
     ("server, shm", [1408.0, 2.1, 0.01]),
     ("client, shm", [1265.0, 2.1, 0.01]),
