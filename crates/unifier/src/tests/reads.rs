@@ -4,6 +4,7 @@ use dafs_protocol::Status;
 
 use super::disk::{Disk, DiskFile, Task};
 use super::*;
+use crate::{HeldPage, PageLook, PinnedPages};
 
 const PAGE: u64 = 4096;
 /// Where a read is not sequential.
@@ -140,4 +141,38 @@ fn what_is_held_or_dirty_gives_its_place_to_nobody() {
         assert!(bytes(lease).iter().all(|byte| *byte == number as u8 * 7));
     }
     assert_eq!(one(&cached, 8 * 7), 0xaa);
+}
+
+#[test]
+fn pages_that_are_held_together_stay_together() {
+    let (_unifier, cached, pages) = crowded();
+    let (_other, elsewhere, _) = crowded();
+    let look =
+        |cached: &Arc<CachedFile>, number: u64, then: &mut dyn FnMut(HeldPage<'_>)| match cached
+            .try_read_page(number * 7 * PAGE, PAGE as usize)
+        {
+            PageLook::Held(page) => then(page),
+            _ => panic!("{number} is cached"),
+        };
+    let (mut held, mut spans) = (PinnedPages::default(), Vec::new());
+    // More of those that would go first than have room in place.
+    (0..12).for_each(|number| look(&cached, number, &mut |page| spans.push(held.keep(page))));
+    look(&elsewhere, 0, &mut |page| assert!(!held.takes(&page), "of another cache"));
+    let all_others = || {
+        for block in (pages..2 * pages).rev() {
+            assert_eq!(one(&cached, block), block as u8);
+        }
+    };
+    all_others();
+    let mut first = [0];
+    for (number, span) in spans.iter().enumerate() {
+        span.copy_to(0, &mut first);
+        assert_eq!(first[0], number as u8 * 7);
+    }
+    let is_there = |number: u64| cached.try_read(number * 7 * PAGE, PAGE as usize).is_some();
+    assert!((0..12).all(is_there));
+    drop((held, spans));
+    all_others();
+    all_others();
+    assert!((0..12).any(|number| !is_there(number)), "nobody holds them any more");
 }
