@@ -2,8 +2,9 @@
 //!
 //! A guess is one word, so that nothing of it can be torn: some bits of what was asked for, and a slot. Whether
 //! the slot holds that block is for its entry to say. Sets of eight guesses are a line of the processor's cache
-//! each. There are places for one and a half times the slots of the cache, so that all of it may be known at a
-//! time, and which guess makes room hardly matters: the oldest of its set.
+//! each. A guess is in one of two sets, in the second one where the first was full. There are places for one and a
+//! half times the slots of the cache, so that all of it is known at a time, and which guess makes room hardly
+//! matters: the oldest of its first set.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,11 +24,19 @@ pub(super) struct Directory {
     last: usize,
 }
 
-/// The set of a block, and the bits by which its guess is known there.
+/// The first set of a block, and the bits by which its guess is known there.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     set: usize,
     tag: u64,
+}
+
+fn tag_of(guess: u64) -> u64 {
+    guess >> SLOT_BITS << SLOT_BITS
+}
+
+fn is_none(guess: u64) -> bool {
+    guess as u32 == 0
 }
 
 impl Directory {
@@ -44,34 +53,75 @@ impl Directory {
         let mixed =
             (file.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ block).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Place { set: mixed as usize & self.last, tag: mixed >> SLOT_BITS << SLOT_BITS }
+        Place { set: mixed as usize & self.last, tag: tag_of(mixed) }
     }
 
-    /// The slot that holds the block, as far as is known.
+    /// The slot that holds the block, as far as its first set tells.
     #[inline(always)]
     pub(super) fn find(&self, file: u64, block: u64) -> Option<usize> {
         let Place { set, tag } = self.place(file, block);
+        self.find_in(set, tag)
+    }
+
+    /// As far as its second one does.
+    pub(super) fn find_second(&self, file: u64, block: u64) -> Option<usize> {
+        let Place { set, tag } = self.place(file, block);
+        self.find_in(self.other(set, tag), tag)
+    }
+
+    #[inline(always)]
+    fn find_in(&self, set: usize, tag: u64) -> Option<usize> {
         let guesses = self.words.row::<WAYS>(set)?;
         let guesses = (0..WAYS).map(|way| guesses.load(way, Relaxed));
-        let found = { guesses }.find(|guess| guess >> SLOT_BITS << SLOT_BITS == tag)?;
+        let found = { guesses }.find(|guess| tag_of(*guess) == tag)?;
         (found as u32).checked_sub(1).map(|slot| slot as usize)
+    }
+
+    /// Where else a guess may be that may be in this set.
+    fn other(&self, set: usize, tag: u64) -> usize {
+        set ^ (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> SLOT_BITS) as usize & self.last
     }
 
     /// The block is in this slot now.
     pub(super) fn note(&self, file: u64, block: u64, slot: u32) {
         let Some(number) = slot.checked_add(1) else { return };
         let Place { set, tag } = self.place(file, block);
-        let guesses = self.words.load_some::<WAYS>(set * WAYS, Relaxed);
-        let known = guesses
-            .iter()
-            .position(|guess| *guess as u32 != 0 && guess >> SLOT_BITS << SLOT_BITS == tag);
-        let empty = || guesses.iter().position(|guess| *guess as u32 == 0);
+        let sets = [set, self.other(set, tag)];
+        let first = |is: &dyn Fn(u64) -> bool| {
+            sets.into_iter().find_map(|set| Some((set, self.position(set, is)?)))
+        };
         // Two threads may lose one of their guesses, or have one twice.
-        let at = known.or_else(empty).unwrap_or(WAYS - 1);
-        for way in (0..at).rev() {
-            self.words.store(set * WAYS + way + 1, guesses[way], Relaxed);
+        let known = first(&|guess| !is_none(guess) && tag_of(guess) == tag);
+        let place = known.or_else(|| first(&is_none));
+        let (set, way) = place.unwrap_or_else(|| (set, self.make_room(set)));
+        self.put(set, way, tag | u64::from(number));
+    }
+
+    fn position(&self, set: usize, is: impl Fn(u64) -> bool) -> Option<usize> {
+        let guesses = self.words.load_some::<WAYS>(set * WAYS, Relaxed);
+        guesses.into_iter().position(is)
+    }
+
+    /// As the newest of its set, in place of this one.
+    fn put(&self, set: usize, way: usize, guess: u64) {
+        let guesses = self.words.load_some::<WAYS>(set * WAYS, Relaxed);
+        for newer in (0..way).rev() {
+            self.words.store(set * WAYS + newer + 1, guesses[newer], Relaxed);
         }
-        self.words.store(set * WAYS, tag | u64::from(number), Relaxed);
+        self.words.store(set * WAYS, guess, Relaxed);
+    }
+
+    /// Of a set that is full, the oldest guess goes to its other set that has room there; if none has, the oldest
+    /// is lost.
+    #[cold]
+    fn make_room(&self, set: usize) -> usize {
+        let guesses = self.words.load_some::<WAYS>(set * WAYS, Relaxed);
+        let goes = |way: &usize| {
+            let other = self.other(set, tag_of(guesses[*way]));
+            let room = self.position(other, is_none);
+            room.map(|way_there| self.put(other, way_there, guesses[*way])).is_some()
+        };
+        (0..WAYS).rev().find(goes).unwrap_or(WAYS - 1)
     }
 }
 
@@ -79,22 +129,27 @@ impl Directory {
 mod tests {
     use super::*;
 
+    fn find(directory: &Directory, file: u64, block: u64) -> Option<usize> {
+        directory.find(file, block).or_else(|| directory.find_second(file, block))
+    }
+
     #[test]
     fn what_was_noted_is_found_and_the_latest_counts() {
         let directory = Directory::new(100).expect("memory");
-        assert_eq!(directory.find(1, 2), None);
+        assert_eq!(find(&directory, 1, 2), None);
         for slot in [7, 0, u32::MAX - 1] {
             directory.note(1, 2, slot);
-            assert_eq!(directory.find(1, 2), Some(slot as usize));
+            assert_eq!(find(&directory, 1, 2), Some(slot as usize));
         }
         directory.note(1, 2, u32::MAX);
-        assert_eq!(directory.find(1, 2), Some(u32::MAX as usize - 1), "no slot has that number");
-        assert_eq!((directory.find(1, 3), directory.find(2, 2)), (None, None));
+        assert_eq!(find(&directory, 1, 2), Some(u32::MAX as usize - 1), "no slot has that number");
+        assert_eq!((find(&directory, 1, 3), find(&directory, 2, 2)), (None, None));
     }
 
     #[test]
     fn a_whole_cache_is_known_at_a_time() {
-        const SLOTS: u32 = 1 << 16;
+        // As full as a directory may ever be.
+        const SLOTS: u32 = (1 << 17) / 3 * 2;
         let directory = Directory::new(SLOTS as usize).expect("memory");
         let of = |slot: u32| (u64::from(slot % 10), u64::from(slot / 10));
         for slot in 0..SLOTS {
@@ -103,18 +158,19 @@ mod tests {
         }
         let is_known = |slot: &u32| {
             let (file, block) = of(*slot);
-            directory.find(file, block) == Some(*slot as usize)
+            find(&directory, file, block) == Some(*slot as usize)
         };
         let known = (0..SLOTS).filter(is_known).count();
-        assert!(known > SLOTS as usize / 100 * 97, "{known} of {SLOTS}");
+        assert_eq!(directory.last + 1, (1 << 17) / WAYS);
+        assert_eq!(known, SLOTS as usize);
     }
 
     #[test]
-    fn a_set_that_is_full_loses_the_oldest() {
+    fn sets_that_are_full_lose_the_oldest() {
         let directory = Directory::new(1).expect("memory");
         assert_eq!(directory.last, 0);
         (0..9).for_each(|block| directory.note(5, block, block as u32));
-        let known: Vec<_> = (0..9).map(|block| directory.find(5, block).is_some()).collect();
+        let known: Vec<_> = (0..9).map(|block| find(&directory, 5, block).is_some()).collect();
         assert_eq!(known, [false, true, true, true, true, true, true, true, true]);
     }
 }

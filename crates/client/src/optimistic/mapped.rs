@@ -148,7 +148,19 @@ impl Mapped {
         into: &mut [u8],
     ) -> Result<usize, Miss> {
         let block = (file, offset / PAGE_BYTES as u64);
-        let (bytes, _) = self.copy_block(block, within(offset), into, || ())?;
+        let Some(slot) = self.directory.find(file, block.1) else {
+            return self.read_block_of_second(file, offset, into);
+        };
+        let (bytes, _) = self.copy_from(slot, block, within(offset), into, || ())?;
+        if self.lives() { Ok(bytes) } else { Err(Miss::Ended) }
+    }
+
+    /// A call that ends the caller's: who finds a block at once keeps nothing for what follows.
+    #[inline(never)]
+    fn read_block_of_second(&self, file: u64, offset: u64, into: &mut [u8]) -> Result<usize, Miss> {
+        let block = (file, offset / PAGE_BYTES as u64);
+        let slot = self.directory.find_second(block.0, block.1).ok_or(Miss::Unknown)?;
+        let (bytes, _) = self.copy_from(slot, block, within(offset), into, || ())?;
         if self.lives() { Ok(bytes) } else { Err(Miss::Ended) }
     }
 
@@ -175,8 +187,11 @@ impl Mapped {
             let asked = (PAGE_BYTES - within).min(into.len() - bytes);
             let to = &mut into[bytes..bytes + asked];
             let block = (file, at / PAGE_BYTES as u64);
-            let (got, entry) =
-                self.copy_block(block, within, to, || then(Step::Copied(blocks + 1)))?;
+            let slot = self.directory.find(block.0, block.1);
+            let slot = slot.or_else(|| self.directory.find_second(block.0, block.1));
+            let slot = slot.ok_or(Miss::Unknown)?;
+            let then_copied = || then(Step::Copied(blocks + 1));
+            let (got, entry) = self.copy_from(slot, block, within, to, then_copied)?;
             copied[blocks] = Some(entry);
             (blocks, bytes) = (blocks + 1, bytes + got);
             then(Step::Checked(blocks));
@@ -193,16 +208,16 @@ impl Mapped {
         if self.lives() { Ok(bytes) } else { Err(Miss::Ended) }
     }
 
-    /// Copies bytes of one block, from byte `within` of it on: how many the file has there.
+    /// Copies bytes of one block, if it is in this slot, from byte `within` of it on: how many the file has there.
     #[inline(always)]
-    fn copy_block(
+    fn copy_from(
         &self,
+        slot: usize,
         (file, block): (u64, u64),
         within: usize,
         into: &mut [u8],
         then: impl FnOnce(),
     ) -> Result<(usize, Copied<'_>), Miss> {
-        let slot = self.directory.find(file, block).ok_or(Miss::Unknown)?;
         let entry = Entry(self.entries.row(slot).ok_or(Miss::Stale)?);
         let word = EntryWord(entry.load(ENTRY_WORD, Acquire));
         let is_it = |part, of| entry.load(part, Relaxed) == of;
