@@ -92,6 +92,13 @@ impl Core {
         self.queue.push_event(event);
     }
 
+    /// The places of so many that are posted now: the first one.
+    pub fn next_sequences(&mut self, count: usize) -> u64 {
+        let first = self.sequence + 1;
+        self.sequence += count as u64;
+        first
+    }
+
     /// The place of what is posted now in the order of all that is.
     pub fn next_sequence(&mut self) -> u64 {
         self.sequence += 1;

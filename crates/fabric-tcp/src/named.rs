@@ -73,11 +73,10 @@ impl TcpEngine {
     ) -> Result<(), PostError> {
         let connection = self.slots.connection(queue_pair)?;
         let (fitting, ended) = connection.fitting(answers);
-        let all = answers.len();
-        for (number, answer) in answers.drain(..fitting).enumerate() {
-            let told = if number + 1 == all { (last, signaled) } else { (before, false) };
-            connection.send.push_answer(answer, told, self.core.next_sequence());
-        }
+        let is_all = fitting == answers.len();
+        let numbers = (before, is_all.then_some((last, signaled)));
+        let sequence = self.core.next_sequences(fitting);
+        connection.send.push_answers(answers.drain(..fitting), numbers, sequence);
         connection.send.unanswered.drain(..fitting);
         let go = !connection.send.is_blocked();
         list(connection, slot_of(queue_pair), go, &mut self.to_flush);

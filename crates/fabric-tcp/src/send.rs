@@ -15,6 +15,7 @@ mod out_answers;
 mod out_frame;
 
 use std::collections::VecDeque;
+use std::vec::Drain;
 
 use dafs_fabric::{NamedAnswer, Opcode, QueuePair, Span, WrId};
 
@@ -173,11 +174,15 @@ impl SendSide {
         self.unanswered.len() + self.other.answers.staying()
     }
 
-    /// Queues an answer to a named read.
+    /// Queues answers to named reads.
     #[inline(always)]
-    pub fn push_answer(&mut self, answer: NamedAnswer, told: (WrId, bool), sequence: u64) {
-        let NamedAnswer { id, data } = answer;
-        self.other.answers.push((id, data), told, (sequence, self.sends_posted));
+    pub fn push_answers(
+        &mut self,
+        answers: Drain<'_, NamedAnswer>,
+        numbers: (WrId, Option<(WrId, bool)>),
+        sequence: u64,
+    ) {
+        self.other.answers.push_all(answers, numbers, (sequence, self.sends_posted));
     }
 
     /// Queues the refusal of one.

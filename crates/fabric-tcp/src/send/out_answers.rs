@@ -1,8 +1,9 @@
 //! Answers to the peer's named reads on their way to the kernel: each is one frame, and they leave in their order.
 
 use std::collections::VecDeque;
+use std::vec::Drain;
 
-use dafs_fabric::{Opcode, QueuePair, SgList, Status, WorkCompletion, WrId, sg_bytes};
+use dafs_fabric::{NamedAnswer, Opcode, QueuePair, SgList, Status, WorkCompletion, WrId, sg_bytes};
 
 use crate::frame::{FAULT_NAMED, FRAME_HEADER_BYTES, FrameHeader, Kind};
 use crate::scatter_gather::Cursor;
@@ -60,27 +61,29 @@ pub struct OutAnswers {
 }
 
 impl OutAnswers {
-    /// One more, with data; `place`: its sequence, and sends posted before.
+    /// More, with data: under the first number, unsignaled, and the last one under the other. `place`: the sequence of the
+    /// first one, and sends posted before.
     #[inline(always)]
-    pub(super) fn push(
+    pub(super) fn push_all(
         &mut self,
-        (id, data): (u32, SgList),
-        (wr_id, signaled): (WrId, bool),
+        answers: Drain<'_, NamedAnswer>,
+        (before, last): (WrId, Option<(WrId, bool)>),
         (sequence, sends_before): (u64, u64),
     ) {
-        let total = sg_bytes(&data) as u32;
-        let kind = FrameHeader::new(Kind::NamedResponse);
-        let head = FrameHeader { payload_len: total, total, id, ..kind }.encode();
-        let signaled = Some(signaled);
-        self.queue.push_back(OutAnswer {
-            head,
-            data,
-            total,
-            wr_id,
-            signaled,
-            sequence,
-            sends_before,
-        });
+        let count = answers.len();
+        // Written where they stay, as their number is known.
+        self.queue.extend(answers.zip(sequence..).map(|(NamedAnswer { id, data }, sequence)| {
+            let total = sg_bytes(&data) as u32;
+            let kind = FrameHeader::new(Kind::NamedResponse);
+            let head = FrameHeader { payload_len: total, total, id, ..kind }.encode();
+            let (wr_id, signaled) = (before, Some(false));
+            OutAnswer { head, data, total, wr_id, signaled, sequence, sends_before }
+        }));
+        if let (Some((wr_id, signaled)), true) = (last, count > 0)
+            && let Some(answer) = self.queue.back_mut()
+        {
+            (answer.wr_id, answer.signaled) = (wr_id, Some(signaled));
+        }
     }
 
     /// One that is refused.

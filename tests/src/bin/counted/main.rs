@@ -28,7 +28,7 @@ use workload::{Network, READS};
 const BOUNDS: [(&str, [f64; 3]); 10] = [
     ("server", [2315.0, 3.2, 0.01]),
     ("client", [2545.0, 3.2, 0.01]),
-    ("server, named", [935.0, 1.2, 0.01]),
+    ("server, named", [922.0, 0.2, 0.01]),
     ("client, named", [2030.0, 2.1, 0.01]),
     ("server, cold", [5960.0, 4.3, 0.05]),
     ("server, shm", [1408.0, 2.1, 0.01]),
