@@ -178,7 +178,8 @@ impl OutAnswers {
                 return Gone::Told(told);
             }
         }
-        if self.gone == self.queue.len() {
+        // Where refusals leave there may be no end to tell, and always more behind them.
+        if self.gone == self.queue.len() || self.gone >= TURN {
             self.let_go();
         }
         Gone::Through
@@ -199,5 +200,24 @@ impl OutAnswers {
     pub fn flushed(&self, queue_pair: QueuePair) -> impl Iterator<Item = (u64, WorkCompletion)> {
         let told = self.queue.range(self.gone..).filter(|answer| answer.signaled.is_some());
         told.map(move |answer| (answer.sequence, answer.completion(queue_pair, Status::Flushed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer that has one refusal always wait behind those that leave: nobody hears of their ends.
+    #[test]
+    fn what_left_is_let_go_though_more_waits() {
+        let (mut answers, queue_pair) = (OutAnswers::default(), QueuePair(1));
+        answers.push_refusal(0, WrId(0), (0, 0));
+        for id in 1..10_000 {
+            let (count, (mut sent, _)) = answers.next_turn(0);
+            answers.push_refusal(id, WrId(0), (0, 0));
+            let gone = answers.leave(queue_pair, &mut sent, (&mut (count as u32), &mut 0));
+            assert!(matches!(gone, Gone::Through) && answers.staying() == 1);
+            assert!(answers.queue.len() <= 2 * TURN, "{} are kept", answers.queue.len());
+        }
     }
 }
