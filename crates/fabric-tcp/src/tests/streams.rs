@@ -85,38 +85,69 @@ fn predictions_change_nothing_but_the_number_of_calls() {
     assert!(with * 2 < without, "{with} calls with predictions, {without} without");
 }
 
+/// Frames that are nearly right, among such as are asked for: tagged messages 1 to 7, and answers to four named reads.
+fn hostile_frames(random: &mut impl FnMut() -> u64) -> Vec<u8> {
+    let mut words = Vec::new();
+    let (mut tag, mut answer) = (1, 0);
+    for _ in 0..random() % 16 {
+        let total = [0, 100, 5000, 5000, 5000, 30_000, 120_000][(random() % 7) as usize];
+        let mut header = FrameHeader {
+            payload_len: total.min(65_536),
+            key: random() % 10,
+            total,
+            id: (random() % 4) as u32,
+            header_len: [0, 3, 20, 60, 119][(random() % 5) as usize],
+            ..FrameHeader::new(Kind::Send)
+        };
+        let kind = if random().is_multiple_of(3) { 12 } else { (random() % 14) as u8 };
+        if matches!(kind, 4 | 12) && !random().is_multiple_of(4) {
+            // A send without data, or a named read.
+            (header.payload_len, header.total) = (0, total.min(65_536));
+        }
+        let mut head = header.encode();
+        head[0] = kind;
+        if random().is_multiple_of(2) {
+            head[8..10].copy_from_slice(&[0xfe, 0xed]);
+            head[16] = random() as u8;
+        }
+        if !random().is_multiple_of(5) {
+            // In the order of asking.
+            header = match 2 * answer < tag {
+                true => FrameHeader { id: answer, ..FrameHeader::new(Kind::NamedResponse) },
+                false => FrameHeader {
+                    key: u64::from(tag),
+                    header_len: 20 - u16::from(random().is_multiple_of(8)),
+                    ..FrameHeader::new(Kind::Tagged)
+                },
+            };
+            let is_named = header.kind == Kind::NamedResponse;
+            (tag, answer) = (tag + u32::from(!is_named), answer + u32::from(is_named));
+            let len = if random().is_multiple_of(6) { 100 } else { 5000 };
+            header = FrameHeader { payload_len: len, total: len, ..header };
+            head = header.encode();
+        }
+        if random().is_multiple_of(8) {
+            head[(random() % 32) as usize] = random() as u8;
+        }
+        if let Ok(decoded) = FrameHeader::decode(&head) {
+            header = decoded;
+        }
+        crate::fuzzing::decode(&head);
+        words.extend_from_slice(&head);
+        words.extend((0..header.body_len()).map(|at| (at as u64 % 251 + random() % 2) as u8));
+    }
+    words
+}
+
 #[test]
 fn a_hostile_stream_does_no_harm() {
     let mut random = random_numbers(0);
+    let (mut received, mut asked) = (0, 0);
     for _ in 0..300 {
-        let mut words = Vec::new();
-        for _ in 0..random() % 12 {
-            // Frames that are nearly right.
-            let total = (random() % 5) as u32 * 30_000;
-            let mut header = FrameHeader {
-                payload_len: total.min(65_536),
-                key: random() % 10,
-                total,
-                id: (random() % 3) as u32,
-                header_len: if random().is_multiple_of(3) { (random() % 120) as u16 } else { 0 },
-                ..FrameHeader::new(Kind::Send)
-            };
-            let mut head = header.encode();
-            head[0] = (random() % 12) as u8;
-            if random().is_multiple_of(2) {
-                head[8..10].copy_from_slice(&[0xfe, 0xed]);
-                head[16] = random() as u8;
-            }
-            if random().is_multiple_of(4) {
-                head[(random() % 32) as usize] = random() as u8;
-            }
-            if let Ok(decoded) = FrameHeader::decode(&head) {
-                header = decoded;
-            }
-            crate::fuzzing::decode(&head);
-            words.extend_from_slice(&head);
-            words.extend(std::iter::repeat_n(0x11, header.body_len()));
-        }
-        crate::fuzzing::receive(&words);
+        let words = hostile_frames(&mut random);
+        let step = [700, 5032, 5052, 12_000, 1 << 20][(random() % 5) as usize];
+        let came = crate::fuzzing::receive(&words, step);
+        (received, asked) = (received + came.0, asked + came.1);
     }
+    assert!(received > 600 && asked > 20, "{received} messages, {asked} named reads");
 }
