@@ -256,3 +256,52 @@ fn none_is_given_where_it_may_not_be() {
     let file = world.file(&mut old, "f", &pattern(10));
     assert_eq!(world.reference(&mut old, file), Err(Status::NotSupp));
 }
+
+/// Reads of two files, of pages and of parts of several, such as are refused among them: each has its own answer, in order.
+#[test]
+fn reads_that_come_together_have_their_own_answers() {
+    let mut world = World::new(Optimistic::Both);
+    let mut client = world.client(NAMED);
+    let contents = [pattern(50_000), vec![5; 9000]];
+    let mut names = Vec::new();
+    for (name, data) in ["one", "two"].into_iter().zip(&contents) {
+        let file = world.file(&mut client, name, data);
+        names.push(world.reference(&mut client, file).expect("given"));
+    }
+    let mut forged = names[0].clone();
+    forged[40] ^= 1;
+    names.push(forged);
+    let places = Buffer::new(8 * 8192).expect("memory").post();
+    let mut answered = 0;
+    for round in 0..50_u32 {
+        let mut expected = Vec::new();
+        for read in 0..8 {
+            let number = (8 * round + read) as usize;
+            let which = [0, 0, 0, 1, 0, 1, 1, 2, 0, 1, 0][number % 11];
+            let (offset, len) =
+                (number * 4096 % 53_248 + number % 5 / 4, [4096, 100, 8192, 4096][number % 4]);
+            let place = places.span().part(read as usize * 8192, 8192);
+            let name = (&names[which][..], offset as u64);
+            world.clients.read_named(client.conn, read, name, (&place, len)).expect("room");
+            expected.push(
+                contents.get(which).map(|data| {
+                    data[data.len().min(offset)..data.len().min(offset + len)].to_vec()
+                }),
+            );
+        }
+        world.clients.ring();
+        for (read, expected) in (0..).zip(expected) {
+            let Event::NamedRead { tag, bytes, .. } = world.event() else { panic!("no answer") };
+            assert_eq!(tag, read);
+            let got = bytes.map(|bytes| {
+                let mut got = vec![0; bytes as usize];
+                places.span().copy_to(read as usize * 8192, &mut got);
+                got
+            });
+            // One for which the session's share of so small a cache has no room is refused, too.
+            assert!(got.is_none() || got == expected, "round {round}, read {read}");
+            answered += usize::from(got.is_some());
+        }
+    }
+    assert!(answered > 200, "{answered} were answered");
+}
