@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_fabric::{
-    Access, Address, Arena, Device, Engine, Listener, MemoryRegion, Provider, QueuePair,
-    QueuePairEvent, RemoteSpan, Rkey, Span, Tag, WorkCompletion, WrId,
+    Access, Address, Arena, Device, Engine, Listener, MemoryRegion, NamedAnswer, Provider,
+    QueuePair, QueuePairEvent, RemoteSpan, Rkey, Span, Tag, WorkCompletion, WrId,
 };
 use dafs_fabric_tcp::TcpProvider;
 
@@ -29,6 +29,8 @@ const READ_RESPONSE: u8 = 8;
 const READ_DONE: u8 = 9;
 const WRITE_ACK: u8 = 10;
 const FAULT: u8 = 11;
+const NAMED_READ: u8 = 12;
+const NAMED_RESPONSE: u8 = 13;
 
 /// Bytes of each place in the arena.
 const PLACE: usize = 128 << 10;
@@ -69,7 +71,8 @@ struct World {
 impl World {
     fn new() -> World {
         let device = TcpProvider::new().open().expect("device");
-        let engine = device.engine().expect("engine");
+        let mut engine = device.engine().expect("engine");
+        assert!(engine.serve_named());
         static WORLDS: AtomicU64 = AtomicU64::new(0);
         let (process, world) = (std::process::id(), WORLDS.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir();
@@ -189,7 +192,30 @@ impl World {
                     .expect("write");
             }
         }
+        for number in 0..OPERATIONS {
+            let id = self.wr_id(5);
+            let into = place(&self.arena, 6).part(65_536 + number as usize * 16384, 9000);
+            let mut into = [into].into_iter().collect();
+            self.engine.post_named_read(queue_pair, id, &mut into, b"name", 0).expect("named read");
+        }
         self.engine.ring();
+    }
+
+    /// Answers what was asked for by name, and refuses each odd offset.
+    fn answer(&mut self) {
+        let mut asks = vec![];
+        self.engine.take_named(&mut asks);
+        for ask in asks {
+            let (qp, id) = (ask.queue_pair, self.wr_id(6));
+            if ask.offset % 2 == 1 {
+                self.posted.pop();
+                self.engine.answer_named(qp, id, ask.id, None).expect("in order");
+                continue;
+            }
+            let data = [place(&self.arena, 0).part(0, ask.len as usize)].into_iter().collect();
+            let mut answers = vec![NamedAnswer { id: ask.id, data }];
+            self.engine.answer_all_named(qp, (id, id), &mut answers, true).expect("in order");
+        }
     }
 
     /// Real keys, addresses and numbers instead of small ones.
@@ -239,6 +265,7 @@ impl World {
     fn poll(&mut self, queue_pair: QueuePair) -> bool {
         let mut completions: Vec<WorkCompletion> = vec![];
         self.engine.poll(&mut completions, 64);
+        self.answer();
         for completion in completions {
             let id = completion.wr_id.0;
             let at = self.posted.iter().position(|posted| *posted == id);
@@ -312,7 +339,7 @@ pub fn seed(r: &mut Random) -> Vec<u8> {
     for _ in 0..=r.below(6) {
         let (small, id, key) = (r.below(300) as u32, r.below(5) as u32, r.below(4));
         let long = 65_536 + r.below(8000) as u32;
-        match r.below(10) {
+        match r.below(12) {
             0 | 1 => out.extend(frame(SEND, r.below(100) as u16, small, 0, 0, 0, 0)),
             2 => out.extend(frame(TAGGED, 20, small, key, 0, small, 0)),
             3 => out.extend(frame(WRITE, 0, small, key, r.below(PLACE as u64), small, id)),
@@ -327,7 +354,9 @@ pub fn seed(r: &mut Random) -> Vec<u8> {
             }
             7 => out.extend(frame(READ_DONE, 0, 0, 0, 0, 0, id)),
             8 => out.extend(frame(WRITE_ACK, 0, 0, 0, 0, 0, id)),
-            _ => out.extend(frame(FAULT, 0, 0, r.below(2), 0, 0, id)),
+            9 => out.extend(frame(NAMED_READ, r.below(65) as u16, 0, 0, r.below(4), small, id)),
+            10 => out.extend(frame(NAMED_RESPONSE, 0, small, 0, 0, small, id / 2)),
+            _ => out.extend(frame(FAULT, 0, 0, r.below(3), 0, 0, id)),
         }
     }
     out
@@ -345,6 +374,8 @@ mod tests {
         run(&frame(SEND, 20, 100, 0, 0, 0, 0));
         run(&frame(TAGGED, 20, 100, 2, 0, 100, 0));
         run(&frame(READ_RESPONSE, 0, 9000, 0, 0, 9000, 0));
+        run(&[frame(NAMED_RESPONSE, 0, 9000, 0, 0, 9000, 0), frame(NAMED_READ, 4, 0, 0, 0, 99, 7)]
+            .concat());
         WORLD.with(|world| {
             let world = world.borrow();
             let arena = &world.as_ref().expect("world").arena;
@@ -356,7 +387,7 @@ mod tests {
             assert_eq!((at(0, 63), at(0, 64), at(0, 363), at(0, 364)), (GUARD, 0x11, 0x11, GUARD));
             assert!((0..RECEIVES as usize).any(|slot| at(4, slot * RECEIVE_BYTES + 119) == 0x11));
             assert_eq!((at(5, 2 * 16384 + 19), at(5, 2 * 16384 + 1024 + 99)), (0x11, 0x11));
-            assert_eq!(at(6, 8999), 0x11);
+            assert_eq!((at(6, 8999), at(6, 65_536 + 8999)), (0x11, 0x11));
         });
     }
 
