@@ -286,7 +286,12 @@ pub fn receive(bytes: &[u8], step: usize) -> (usize, usize) {
         }
         let stands = bytes.chunks(step).all(|piece| receiver.take(piece));
         // What was asked for by a queue pair that ends is forgotten, if nobody took it by then.
-        let asked = if stands { receiver.asked } else { Vec::new() };
+        let mut asked = if stands { receiver.asked } else { Vec::new() };
+        // An address may come as an offset, and each has others.
+        for (_, _, offset, _) in &mut asked {
+            let inside = offset.checked_sub(addr).filter(|inside| *inside < MEMORY_BYTES as u64);
+            *offset = inside.unwrap_or(*offset);
+        }
         let (ends, bytes): (Vec<_>, Vec<_>) = receiver.done.into_iter().unzip();
         ((stands, ends, asked), bytes)
     });
