@@ -110,6 +110,9 @@ impl File {
         if into.is_empty() {
             return Ok(0);
         }
+        if let Some(bytes) = self.read_optimistic_rest(into, offset) {
+            return Ok(bytes);
+        }
         let bytes =
             self.inner.session.lend_mut(into, |span| self.transfer(span, offset, Way::Read))?;
         self.missed(offset, bytes);

@@ -45,6 +45,13 @@ impl File {
         self.inner.references.read(&session.optimistic, into, offset, is_over)
     }
 
+    /// The same of the few blocks that [`read_optimistic`](Self::read_optimistic) does not look for.
+    pub(crate) fn read_optimistic_rest(&self, into: &mut [u8], offset: u64) -> Option<usize> {
+        let session = &*self.session().inner;
+        let is_over = || session.is_cancelled() || Interrupt::is_fired_here();
+        self.inner.references.read_second(&session.optimistic, into, offset, is_over)
+    }
+
     /// The server was asked for so many bytes, and has answered: from time to time it is asked where blocks are, too.
     /// The read has ended well, whatever becomes of that.
     #[inline]

@@ -104,7 +104,11 @@ impl File {
         if into.is_empty() || into.len() > self.piece_max() {
             return Ok((self.read_at(into, offset)?, None));
         }
-        if let Some(bytes) = self.read_optimistic(into, offset) {
+        let read = match self.read_optimistic(into, offset) {
+            None => self.read_optimistic_rest(into, offset),
+            read => read,
+        };
+        if let Some(bytes) = read {
             return Ok((bytes, None));
         }
         offset.checked_add(into.len() as u64).ok_or(Status::FBig)?;

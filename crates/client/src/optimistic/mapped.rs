@@ -139,7 +139,7 @@ impl Mapped {
             && (session.stands() || planted(Defect::SessionLifeNotLookedAt))
     }
 
-    /// Reads bytes of a file that are all of one block: as many as there are.
+    /// Reads bytes of a file that are all of one block: as many as there are. Only the first set is asked for it.
     #[inline(always)]
     pub(super) fn read_block(
         &self,
@@ -148,20 +148,27 @@ impl Mapped {
         into: &mut [u8],
     ) -> Result<usize, Miss> {
         let block = (file, offset / PAGE_BYTES as u64);
-        let Some(slot) = self.directory.find(file, block.1) else {
-            return self.read_block_of_second(file, offset, into);
-        };
+        let slot = self.directory.find(file, block.1).ok_or(Miss::Unknown)?;
         let (bytes, _) = self.copy_from(slot, block, within(offset), into, || ())?;
         if self.lives() { Ok(bytes) } else { Err(Miss::Ended) }
     }
 
-    /// A call that ends the caller's: who finds a block at once keeps nothing for what follows.
-    #[inline(never)]
-    fn read_block_of_second(&self, file: u64, offset: u64, into: &mut [u8]) -> Result<usize, Miss> {
+    /// The same of a block of which the second set tells, and the first does not.
+    pub(super) fn read_block_of_second(
+        &self,
+        file: u64,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<usize, Miss> {
         let block = (file, offset / PAGE_BYTES as u64);
         let slot = self.directory.find_second(block.0, block.1).ok_or(Miss::Unknown)?;
         let (bytes, _) = self.copy_from(slot, block, within(offset), into, || ())?;
         if self.lives() { Ok(bytes) } else { Err(Miss::Ended) }
+    }
+
+    /// The second set tells of the block that has this byte.
+    pub(super) fn is_in_second(&self, file: u64, offset: u64) -> bool {
+        self.directory.find_second(file, offset / PAGE_BYTES as u64).is_some()
     }
 
     /// Reads bytes of a file: as many as there are. Of several blocks all were there at one moment, as when the

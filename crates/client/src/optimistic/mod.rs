@@ -244,6 +244,24 @@ impl References {
         self.read_by(session, is_over, read)
     }
 
+    /// For who has [read](Self::read) nothing: the same of a part of a block of which the directory's second set tells, as
+    /// it does where the first was full. Few are, so that `read` spends nothing on them.
+    pub(crate) fn read_second(
+        &self,
+        session: &Optimistic,
+        into: &mut [u8],
+        offset: u64,
+        is_over: impl FnOnce() -> bool,
+    ) -> Option<usize> {
+        let is_part = into.len().wrapping_sub(1) < PAGE_BYTES - within(offset);
+        let is_known = |known: &Known| known.mapped.is_in_second(known.file, offset);
+        if !is_part || !self.known.with(is_known)? {
+            return None;
+        }
+        let read = |known: &Known| known.mapped.read_block_of_second(known.file, offset, into);
+        self.read_by(session, is_over, read)
+    }
+
     #[inline(never)]
     fn read_several(
         &self,
