@@ -88,6 +88,8 @@ pub enum Step {
 /// Why there is nothing to believe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Miss {
+    /// The first set of a block does not tell of it; the second one may.
+    NotInFirst,
     /// Nothing is known of a block.
     Unknown,
     /// Another block is where it was, or it changed meanwhile.
@@ -139,36 +141,18 @@ impl Mapped {
             && (session.stands() || planted(Defect::SessionLifeNotLookedAt))
     }
 
-    /// Reads bytes of a file that are all of one block: as many as there are. Only the first set is asked for it.
+    /// Reads bytes of a file that are all of one block, where `find` finds it: as many as there are.
     #[inline(always)]
     pub(super) fn read_block(
         &self,
-        file: u64,
-        offset: u64,
+        find: impl FnOnce(&Directory, u64, u64) -> Result<usize, Miss>,
+        (file, offset): (u64, u64),
         into: &mut [u8],
     ) -> Result<usize, Miss> {
         let block = (file, offset / PAGE_BYTES as u64);
-        let slot = self.directory.find(file, block.1).ok_or(Miss::Unknown)?;
+        let slot = find(&self.directory, file, block.1)?;
         let (bytes, _) = self.copy_from(slot, block, within(offset), into, || ())?;
         if self.lives() { Ok(bytes) } else { Err(Miss::Ended) }
-    }
-
-    /// The same of a block of which the second set tells, and the first does not.
-    pub(super) fn read_block_of_second(
-        &self,
-        file: u64,
-        offset: u64,
-        into: &mut [u8],
-    ) -> Result<usize, Miss> {
-        let block = (file, offset / PAGE_BYTES as u64);
-        let slot = self.directory.find_second(block.0, block.1).ok_or(Miss::Unknown)?;
-        let (bytes, _) = self.copy_from(slot, block, within(offset), into, || ())?;
-        if self.lives() { Ok(bytes) } else { Err(Miss::Ended) }
-    }
-
-    /// The second set tells of the block that has this byte.
-    pub(super) fn is_in_second(&self, file: u64, offset: u64) -> bool {
-        self.directory.find_second(file, offset / PAGE_BYTES as u64).is_some()
     }
 
     /// Reads bytes of a file: as many as there are. Of several blocks all were there at one moment, as when the

@@ -22,6 +22,7 @@ use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::ToldReads;
 
 use crate::core::{OwnReads, Referred};
+use directory::Directory;
 pub(crate) use mapped::Mapped;
 pub use mapped::Step;
 use mapped::{BYTES_MAX, Miss, within};
@@ -215,6 +216,20 @@ fn window_of(windows: &mut Vec<(u64, Window)>, number: u64) -> &mut Window {
     &mut windows[at].1
 }
 
+impl Known {
+    /// The first set of the directory tells of the block that has this byte, if that is true or not.
+    fn has_in_first(&self, offset: u64) -> bool {
+        self.mapped.directory.find(self.file, offset / PAGE_BYTES as u64).is_some()
+    }
+}
+
+/// There is something to be read, all of it in one block.
+#[inline(always)]
+fn is_in_block(into: &[u8], offset: u64) -> bool {
+    // None at all are as many as there can be, and more.
+    into.len().wrapping_sub(1) < PAGE_BYTES - within(offset)
+}
+
 /// There is something to be read, and not too much for this side.
 fn fits(into: &[u8], offset: u64) -> bool {
     (1..=BYTES_MAX).contains(&into.len()) && offset <= OFFSET_MAX
@@ -236,16 +251,19 @@ impl References {
         offset: u64,
         is_over: impl FnOnce() -> bool,
     ) -> Option<usize> {
-        // None at all are as many as there can be, and more.
-        if into.len().wrapping_sub(1) >= PAGE_BYTES - within(offset) {
+        if !is_in_block(into, offset) {
             return self.read_several(session, into, offset, is_over);
         }
-        let read = |known: &Known| known.mapped.read_block(known.file, offset, into);
+        let read = |known: &Known| {
+            let first =
+                |all: &Directory, file, block| all.find(file, block).ok_or(Miss::NotInFirst);
+            known.mapped.read_block(first, (known.file, offset), into)
+        };
         self.read_by(session, is_over, read)
     }
 
-    /// For who has [read](Self::read) nothing: the same of a part of a block of which the directory's second set tells, as
-    /// it does where the first was full. Few are, so that `read` spends nothing on them.
+    /// For who has [read](Self::read) nothing, before the server is asked: the same of a part of a block of which the
+    /// second set of the directory tells, as it does of few. `read` spends nothing on them.
     pub(crate) fn read_second(
         &self,
         session: &Optimistic,
@@ -253,12 +271,14 @@ impl References {
         offset: u64,
         is_over: impl FnOnce() -> bool,
     ) -> Option<usize> {
-        let is_part = into.len().wrapping_sub(1) < PAGE_BYTES - within(offset);
-        let is_known = |known: &Known| known.mapped.is_in_second(known.file, offset);
-        if !is_part || !self.known.with(is_known)? {
+        if !is_in_block(into, offset) || self.known.with(|known| known.has_in_first(offset))? {
             return None;
         }
-        let read = |known: &Known| known.mapped.read_block_of_second(known.file, offset, into);
+        let read = |known: &Known| {
+            let second =
+                |all: &Directory, file, block| all.find_second(file, block).ok_or(Miss::Unknown);
+            known.mapped.read_block(second, (known.file, offset), into)
+        };
         self.read_by(session, is_over, read)
     }
 
@@ -319,7 +339,12 @@ impl References {
     #[inline(never)]
     fn count(&self, session: &Optimistic, miss: Miss) {
         let counts = session.reads.shard();
-        let missed = if miss == Miss::Unknown { &counts.unknown } else { &counts.stale };
+        let missed = match miss {
+            // It is looked for in the second one.
+            Miss::NotInFirst => return,
+            Miss::Unknown => &counts.unknown,
+            Miss::Stale | Miss::Ended => &counts.stale,
+        };
         missed.fetch_add(1, Ordering::Relaxed);
         if miss == Miss::Ended {
             self.known.set(None);

@@ -10,6 +10,7 @@ use dafs_protocol::{
     LifeWord, ReferenceInfo, entry_of,
 };
 
+use super::directory::Directory;
 use super::mapped::{Mapped, Miss};
 use super::{BLOCKS, Optimistic, OptimisticStats, References, Step, Window};
 use crate::core::Referred;
@@ -377,4 +378,41 @@ fn a_million_blocks_take_little_memory() {
         // Beside what other tests of this process take.
         assert!(bytes <= 48 * ALL, "{bytes} bytes of {files} files");
     }
+}
+
+/// Of a block that is in its second set, and of what is in none, or stale: each is counted once.
+#[test]
+fn a_block_of_a_full_set_is_read_too() {
+    const SLOTS: usize = BLOCKS as usize;
+    let in_second = |start: u64| {
+        let probe = Directory::new(SLOTS).expect("memory");
+        (0..SLOTS as u64).for_each(|slot| probe.note(FILE, start + slot, slot as u32));
+        let mut blocks = start..start + SLOTS as u64;
+        Some((start, blocks.find(|block| probe.find(FILE, *block).is_none())?))
+    };
+    let (start, block) = (0..).step_by(SLOTS).take(100).find_map(in_second).expect("one");
+    let (server, optimistic, file) =
+        (Server::of(SLOTS), Optimistic::default(), Arc::new(References::default()));
+    for slot in 0..SLOTS {
+        server.publish(slot, (start + slot as u64, 4096), 1);
+    }
+    let memory = Some((server.cache.clone(), server.entries.clone()));
+    let slots = (0..SLOTS as u32).map(Some).collect();
+    file.told(&optimistic, start, Some(&Referred { info: server.info(), slots, memory }));
+    let counted = || {
+        let OptimisticStats { hits, unknown, stale, .. } = optimistic.stats();
+        (hits, unknown, stale)
+    };
+    let both = |block: u64| {
+        let (mut into, at) = ([0; 10], block * 4096);
+        let first = file.read(&optimistic, &mut into, at, || false);
+        (first, file.read_second(&optimistic, &mut into, at, || false))
+    };
+    assert_eq!((both(block), counted()), ((None, Some(10)), (1, 0, 0)));
+    assert_eq!((both(start + SLOTS as u64), counted()), ((None, None), (1, 1, 0)));
+    server.retire((block - start) as usize);
+    assert_eq!((both(block), counted()), ((None, None), (1, 1, 1)));
+    let in_first = (start..).find(|number| *number != block).expect("another");
+    server.retire((in_first - start) as usize);
+    assert_eq!((both(in_first), counted()), ((None, None), (1, 1, 2)));
 }
