@@ -54,7 +54,8 @@ impl Connection {
     ) -> Result<Option<usize>, Violation> {
         if let Some(len) = FrameHeader::short_send(head) {
             let len = usize::from(len);
-            let is_taken = len <= left && self.take_short(&rest[..len], core);
+            let message = rest.get(..len).filter(|_| len <= left);
+            let is_taken = message.is_some_and(|message| self.take_short(message, core));
             return Ok(is_taken.then_some(len));
         }
         let Some(header) = FrameHeader::named_read(head) else { return Ok(None) };
