@@ -40,6 +40,8 @@ struct Answers {
     grant: Option<Grant>,
     /// Pages more for which that is.
     paid: usize,
+    /// For so many it is taken at a time, if there is room.
+    together: usize,
 }
 
 /// Who asks: the same as long as reads of one connection follow each other. Nothing else is done meanwhile, so what is
@@ -80,7 +82,9 @@ impl Worker {
     #[inline(never)]
     fn answer_all_named(&mut self) {
         let NamedPlane { reads, answers } = std::mem::take(&mut self.named);
-        let mut answers = Answers { list: answers, ..Answers::default() };
+        // A few reads would take a small share for more than come.
+        let together = TOGETHER.min(reads.asks().len());
+        let mut answers = Answers { list: answers, together, ..Answers::default() };
         let mut asker: Option<Asker> = None;
         for ask in reads.asks() {
             if asker.as_ref().is_none_or(|asker| asker.queue_pair != ask.queue_pair) {
@@ -201,10 +205,10 @@ impl Worker {
     ) -> Option<SgList> {
         if answers.paid == 0 || !answers.pages.takes(&page) {
             self.end_answers(conn, answers);
-            let pages = NEEDS_OF_PAGE.pages;
-            let several = Needs { pages: pages * TOGETHER, ..NEEDS_OF_PAGE };
+            let pages = NEEDS_OF_PAGE.pages * answers.together;
+            let several = Needs { pages, ..NEEDS_OF_PAGE };
             let (grant, paid) = match self.try_admit(session, several) {
-                Some(grant) => (grant, TOGETHER),
+                Some(grant) => (grant, answers.together),
                 None => (self.try_admit(session, NEEDS_OF_PAGE)?, 1),
             };
             (answers.grant, answers.paid) = (Some(grant), paid);
