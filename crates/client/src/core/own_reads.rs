@@ -32,6 +32,8 @@ pub struct OwnReads {
 pub(crate) struct Shard {
     pub(crate) hits: AtomicU64,
     pub(crate) unknown: AtomicU64,
+    /// Of these, what the second set of the directory told of.
+    pub(crate) found_second: AtomicU64,
     pub(crate) stale: AtomicU64,
     /// Questions where blocks are.
     pub(crate) asked: AtomicU64,
@@ -67,9 +69,11 @@ impl OwnReads {
 
     /// So far.
     pub(crate) fn all(&self) -> ToldReads {
+        let found = self.sum(|shard| &shard.found_second);
         ToldReads {
             hits: self.sum(|shard| &shard.hits),
-            unknown: self.sum(|shard| &shard.unknown),
+            // Each of those found is among these by now.
+            unknown: self.sum(|shard| &shard.unknown).saturating_sub(found),
             stale: self.sum(|shard| &shard.stale),
         }
     }

@@ -63,6 +63,13 @@ impl Directory {
         self.find_in(set, tag)
     }
 
+    /// Only then may the second set of the block tell of it: sets that are full stay so.
+    pub(super) fn is_first_full(&self, file: u64, block: u64) -> bool {
+        let guesses = self.words.row::<WAYS>(self.place(file, block).set);
+        // The newest is the first.
+        guesses.is_some_and(|guesses| !is_none(guesses.load(WAYS - 1, Relaxed)))
+    }
+
     /// As far as its second one does.
     pub(super) fn find_second(&self, file: u64, block: u64) -> Option<usize> {
         let Place { set, tag } = self.place(file, block);

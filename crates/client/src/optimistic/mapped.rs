@@ -88,8 +88,6 @@ pub enum Step {
 /// Why there is nothing to believe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Miss {
-    /// The first set of a block does not tell of it; the second one may.
-    NotInFirst,
     /// Nothing is known of a block.
     Unknown,
     /// Another block is where it was, or it changed meanwhile.
@@ -145,12 +143,12 @@ impl Mapped {
     #[inline(always)]
     pub(super) fn read_block(
         &self,
-        find: impl FnOnce(&Directory, u64, u64) -> Result<usize, Miss>,
+        find: impl FnOnce(&Directory, u64, u64) -> Option<usize>,
         (file, offset): (u64, u64),
         into: &mut [u8],
     ) -> Result<usize, Miss> {
         let block = (file, offset / PAGE_BYTES as u64);
-        let slot = find(&self.directory, file, block.1)?;
+        let slot = find(&self.directory, file, block.1).ok_or(Miss::Unknown)?;
         let (bytes, _) = self.copy_from(slot, block, within(offset), into, || ())?;
         if self.lives() { Ok(bytes) } else { Err(Miss::Ended) }
     }

@@ -217,9 +217,13 @@ fn window_of(windows: &mut Vec<(u64, Window)>, number: u64) -> &mut Window {
 }
 
 impl Known {
-    /// The first set of the directory tells of the block that has this byte, if that is true or not.
-    fn has_in_first(&self, offset: u64) -> bool {
-        self.mapped.directory.find(self.file, offset / PAGE_BYTES as u64).is_some()
+    /// Of the block that has this byte the second set of the directory tells, and the first does not.
+    fn is_in_second(&self, offset: u64) -> bool {
+        let (all, file, block) = (&self.mapped.directory, self.file, offset / PAGE_BYTES as u64);
+        // Who finds nothing anywhere pays for the first of these.
+        all.is_first_full(file, block)
+            && all.find(file, block).is_none()
+            && all.find_second(file, block).is_some()
     }
 }
 
@@ -254,11 +258,8 @@ impl References {
         if !is_in_block(into, offset) {
             return self.read_several(session, into, offset, is_over);
         }
-        let read = |known: &Known| {
-            let first =
-                |all: &Directory, file, block| all.find(file, block).ok_or(Miss::NotInFirst);
-            known.mapped.read_block(first, (known.file, offset), into)
-        };
+        let read =
+            |known: &Known| known.mapped.read_block(Directory::find, (known.file, offset), into);
         self.read_by(session, is_over, read)
     }
 
@@ -271,13 +272,12 @@ impl References {
         offset: u64,
         is_over: impl FnOnce() -> bool,
     ) -> Option<usize> {
-        if !is_in_block(into, offset) || self.known.with(|known| known.has_in_first(offset))? {
+        if !is_in_block(into, offset) || !self.known.with(|known| known.is_in_second(offset))? {
             return None;
         }
+        session.reads.shard().found_second.fetch_add(1, Ordering::Relaxed);
         let read = |known: &Known| {
-            let second =
-                |all: &Directory, file, block| all.find_second(file, block).ok_or(Miss::Unknown);
-            known.mapped.read_block(second, (known.file, offset), into)
+            known.mapped.read_block(Directory::find_second, (known.file, offset), into)
         };
         self.read_by(session, is_over, read)
     }
@@ -339,12 +339,7 @@ impl References {
     #[inline(never)]
     fn count(&self, session: &Optimistic, miss: Miss) {
         let counts = session.reads.shard();
-        let missed = match miss {
-            // It is looked for in the second one.
-            Miss::NotInFirst => return,
-            Miss::Unknown => &counts.unknown,
-            Miss::Stale | Miss::Ended => &counts.stale,
-        };
+        let missed = if miss == Miss::Unknown { &counts.unknown } else { &counts.stale };
         missed.fetch_add(1, Ordering::Relaxed);
         if miss == Miss::Ended {
             self.known.set(None);
